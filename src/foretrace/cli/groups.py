@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -239,10 +239,16 @@ MACHINE = OptionGroup("machine", _parameters(_MACHINE, _MACHINE_OPTIONS), _read_
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """The scenario, and the what-ifs that are options of the input."""
+    """The scenario, the what-ifs that are options of the input, and the texts that both were read from."""
 
     scenario: Scenario
     options: dict[str, Any]
+    texts: dict[str, Any]
+
+    def changed(self, **texts: Any) -> ScenarioOptions:
+        """Reads the same options again with others in their place; what can be repeated is added to what is given."""
+        added = {name: [*(self.texts[name] or []), *text] for name, text in texts.items() if isinstance(text, list)}
+        return _read_scenario({**self.texts, **texts, **added})
 
 
 def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
@@ -254,7 +260,7 @@ def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
         read_jitter(values["jitter"]),
         values["steady"],
     )
-    return ScenarioOptions(scenario, options)
+    return ScenarioOptions(scenario, options, values)
 
 
 _SCENARIO_OPTIONS = {
@@ -380,7 +386,15 @@ class Question:
 
     job: Input
     machine: Machine
-    scenario: Scenario
+    conditions: ScenarioOptions
+    machines: MachineOptions
+    made: dict[tuple[Machine, tuple[str, str]], Machine] = field(default_factory=dict)
+    """Machines that changes of this question made, each by the machine before and the change."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """What is different from normal."""
+        return self.conditions.scenario
 
 
 def ask(
@@ -395,7 +409,7 @@ def ask(
     texts = {**options, **scenario.options}
     job = open_model(paths[0], texts) if model else open_input(paths, texts)
     kept = job.answer_file is not None and machine.cluster is None and not scenario.scenario
-    return Question(job, Machine() if kept else machine.machine(job), scenario.scenario)
+    return Question(job, Machine() if kept else machine.machine(job), scenario, machine)
 
 
 def check_svg(*paths: Path | None) -> None:

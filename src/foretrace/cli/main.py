@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
     "memory": "Show what each stage holds at its peak, by kind, and whether it fits.",
     "simulate": "Run a job and show its step time, where the time goes and what would help.",
-    "sweep": "Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs.",
+    "sweep": "Run a job over ranges of values: GPUs, plans, clusters, what-ifs.",
     "network": "Show what a collective takes, how NCCL runs it, its bus bandwidth and what limits it.",
     "compare": "Compare a prediction with a measured step: the error, and where it comes from.",
     "explain": "Explain a run: what it waited for, for whom, and what to change.",

@@ -1,13 +1,21 @@
-"""`foretrace sweep`: run a job over a range of one quantity."""
+"""`foretrace sweep`: run a job over ranges of values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from foretrace.basics.errors import UsageError
-from foretrace.cli.emit import emit
+from foretrace.api import simulate
+from foretrace.basics.errors import Diagnostic, ForetraceError, InfeasibleError, UsageError
+from foretrace.basics.files import write_text
+from foretrace.cli.changes import changed, names_option
+from foretrace.cli.emit import emit, fail_after_answer, write_picture, wrote
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -15,24 +23,37 @@ from foretrace.cli.groups import (
     SCENARIO,
     MachineOptions,
     OutputOptions,
+    Question,
     ScenarioOptions,
+    ask,
     check_outputs,
+    check_svg,
     takes,
 )
 from foretrace.inputs.option_texts import flag_of
-from foretrace.inputs.registry import open_input
-from foretrace.report.sweep import print_sweep, sweep_json
-from foretrace.search.sweep import parse_axis, sweep
+from foretrace.report.sweep import print_sweep, sweep_csv, sweep_json, sweep_svg
+from foretrace.search.axes import SweepAxis, read_axes
+from foretrace.search.scaling import Scaling, find_scaling
+from foretrace.search.sweep import OUT_OF_MEMORY, Run, Sweep, sweep
 
 EXAMPLES = """Examples:
 
-foretrace sweep examples/llama405b_1024gpu.txt --over microbatches=16:128:x2 --cluster h100-dgx
+foretrace sweep llama3-8b --over gpus=64:1024:x2 --cluster h100-dgx --tp 2 --gbs 1024
 
-foretrace sweep examples/llama405b_1024gpu.txt --over gpus=1024:16384:x2 --cluster h100-dgx --overlap dp --json
+foretrace sweep job.yaml --over tp=2,4,8 --over recompute=none,full --csv plans.csv
 
-foretrace sweep llama3-70b --gpus 512 --pp 4 --gbs 1024 --over tp=2,4,8 --cluster h100-dgx
+foretrace sweep llama3-70b --gpus 512 --tp 4 --pp 4 --gbs 1024 --over cluster=h100-dgx,b200-dgx
+
+foretrace sweep examples/llama405b_1024gpu.txt --over microbatches=16:128:x2 --cluster h100-dgx --plot curve.svg
 
 foretrace sweep job.foretrace --over compute=1x,1.5x,2x"""
+
+
+class ScaleChoice(StrEnum):
+    """What stays when GPUs vary: the batch, or the batch of each GPU."""
+
+    STRONG = "strong"
+    WEAK = "weak"
 
 
 @takes(JOB, MACHINE, SCENARIO, OUTPUT)
@@ -41,7 +62,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Anything that foretrace simulate runs: a workload, a program, traces of one job, a model's name.",
+            help="Anything that foretrace simulate runs: a model's name, a job file, a workload, a program, traces.",
             show_default=False,
         ),
     ],
@@ -50,9 +71,9 @@ def command(
         typer.Option(
             "--over",
             metavar="NAME=VALUES",
-            help="What to vary: gpus, microbatches, dp, pp, ep, tp, mbs and other counts of the job; cluster, jitter, "
-            "routing, straggler:RANK; of a profiler trace batch or gpu; or anything of --what-if. v1,v2,… or "
-            "low:high:x2.",
+            help="What to vary: any option of the job by its name (gpus, tp, recompute, …), cluster, jitter, "
+            "straggler:RANK, or anything of --what-if. Values are v1,v2,… or low:high:x2 or low:high:+1; lists are "
+            "joined by + (overlap=none,grad+param). Repeated: all combinations.",
             show_default=False,
         ),
     ],
@@ -60,18 +81,79 @@ def command(
     machine: MachineOptions,
     scenario: ScenarioOptions,
     output: OutputOptions,
+    scale: Annotated[
+        ScaleChoice | None,
+        typer.Option(
+            "--scale",
+            help="Over gpus: gbs stays (strong), or grows with them (weak).",
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="OUT", help="Write the table as CSV.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="OUT.svg", help="Plot the rate over the first thing varied.")
+    ] = None,
 ) -> None:
-    """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
-    if len(over) > 1:
-        raise UsageError("repeated-option", "one --over at a time", hint=f"for example --over {over[0]}")
-    axis = parse_axis(over[0])
-    if axis.name in options:
-        problem = f"--over {axis.name} names the values"
-        raise UsageError("conflicting-options", problem, hint=f"leave out {flag_of(axis.name)}")
-    check_outputs(paths, [output.file])
-    job = open_input(paths, {**options, **scenario.options})
-    on = machine.machine_of_clusters() if axis.kind == "cluster" else machine.machine(job)
-    outcome = sweep(job, axis, on, scenario.scenario)
-    emit(lambda: sweep_json(outcome), lambda: print_sweep(outcome), output)
-    if outcome.interrupted:
+    """Run a job over ranges of values: GPUs, plans, clusters, what-ifs."""
+    axes = read_axes(over)
+    check_svg(plot)
+    check_outputs(paths, [output.file, csv, plot])
+    machine = _without_conflicts(axes, options, machine)
+    question = ask(paths, options, machine, scenario)
+    scaling = find_scaling(question.job, axes, None if scale is None else scale.value)
+    result = sweep(axes, partial(_run, question, scaling), scaling)
+    result = replace(result, warnings=(*result.warnings, *_notes(question)))
+    if csv is not None:
+        write_text(csv, sweep_csv(result), "CSV file")
+        wrote(csv, f"{len(result.outcomes)} rows")
+    write_picture(plot, lambda: sweep_svg(result), f"{len(result.ran)} points")
+    emit(lambda: sweep_json(result), lambda: print_sweep(result), output)
+    if result.interrupted:
         raise KeyboardInterrupt
+    if not result.ran:
+        fail_after_answer(_nothing_runs(result, question, scaling), output)
+
+
+def _without_conflicts(axes: tuple[SweepAxis, ...], options: dict[str, Any], machine: MachineOptions) -> MachineOptions:
+    """Refuses an option that an axis names the values of; returns the machine, with a cluster where these vary."""
+    for axis in axes:
+        option = names_option(axis.name, axis.values[0].text)
+        if option in options or (axis.name == "cluster" and machine.cluster is not None):
+            problem = f"--over {axis.name} names the values"
+            raise UsageError("conflicting-options", problem, hint=f"leave out {flag_of(option or axis.name)}")
+        if axis.name == "cluster":
+            machine = replace(machine, cluster=axis.values[0].text)
+    return machine
+
+
+def _run(question: Question, scaling: Scaling | None, texts: Mapping[str, str]) -> Run:
+    """Returns what simulates one point, whether it fits into memory or not."""
+    point = _at(question, scaling, texts)
+    return partial(simulate, point.job, point.machine, point.scenario, even_if_oom=True)
+
+
+def _at(question: Question, scaling: Scaling | None, texts: Mapping[str, str]) -> Question:
+    point = changed(question, texts, "--over")
+    return point if scaling is None else replace(point, job=scaling.applied_to(point.job))
+
+
+def _notes(question: Question) -> tuple[Diagnostic, ...]:
+    if question.job.kind != "profiler-trace" or question.job.options.host != "profiled":
+        return ()
+    text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
+    return (Diagnostic("note", "profiled-steps", text),)
+
+
+def _nothing_runs(result: Sweep, question: Question, scaling: Scaling | None) -> ForetraceError:
+    """Returns the error of a sweep without any result, with what would make the last value fit into memory."""
+    names = " and ".join(result.names)
+    last = result.outcomes[-1]
+    hint = None if last.error is None else last.error.hint
+    if last.error is not None and last.error.code == OUT_OF_MEMORY:
+        from foretrace.api import memory
+
+        texts = {name: value.text for name, value in zip(result.names, last.point, strict=True)}
+        point = _at(question, scaling, texts)
+        _, relief = memory(point.job, point.machine, point.scenario)
+        hint = None if relief is None else f"{relief.words} would fit at {names} {last.label}"
+    return InfeasibleError("nothing-to-do", f"no value of {names} can be run", hint=hint)

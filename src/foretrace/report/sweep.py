@@ -1,18 +1,23 @@
-"""A sweep as one screen, with its curve on a terminal, and as JSON."""
+"""A sweep as one screen, with its curve on a terminal, as JSON, as CSV and as a picture."""
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import format_count, format_percent, format_time
+from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
 from foretrace.report.json import read_record, to_json
+from foretrace.report.plots.curves import Axes, Curve, Dot, curves_svg
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.search.sweep import Outcome, Sweep, Value
+from foretrace.search.axes import Value
+from foretrace.search.sweep import OUT_OF_MEMORY, Outcome, Sweep, SweepError
 
-SWEEP_SCHEMA = "foretrace.sweep/1"
+SWEEP_SCHEMA = "foretrace.sweep/2"
 MAX_WARNINGS = 4
 CURVE_ROWS = 8
 MAX_PARTS = 3
@@ -21,92 +26,179 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRecord:
-    """One value of a sweep; what is not known of it is null."""
+    """One point of a sweep; what is not known of it is null."""
 
-    value: Value
+    values: dict[str, Value]
     world_size: int | None
     step_time_s: float | None
     step_time_band_s: tuple[float, float] | None
     tokens_per_s_per_gpu: float | None
+    mfu: float | None
+    peak_memory_bytes: int | None
     efficiency: float | None
     breakdown_s: dict[str, float] | None
-    error: str | None
+    error: SweepError | None
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
-    """A whole sweep; `best` is the value of the best outcome."""
+    """A whole sweep; `best` are the values of the best outcome."""
 
     title: str
-    over: str
+    over: tuple[str, ...]
+    scale: str | None
     interrupted: bool
-    best: Value | None
+    best: dict[str, Value] | None
     points: tuple[OutcomeRecord, ...]
     warnings: tuple[Diagnostic, ...]
 
 
 def sweep_json(sweep: Sweep) -> dict[str, Any]:
     """Returns the whole sweep."""
-    best = None if sweep.best is None else sweep.best.value
-    points = tuple(read_record(OutcomeRecord, outcome) for outcome in sweep.outcomes)
-    return to_json(SWEEP_SCHEMA, read_record(SweepRecord, sweep, over=sweep.axis.name, best=best, points=points))
+    record = read_record(
+        SweepRecord,
+        sweep,
+        over=sweep.names,
+        scale=None if sweep.scaling is None else sweep.scaling.scale,
+        best=None if sweep.best is None else _values(sweep, sweep.best),
+        points=tuple(read_record(OutcomeRecord, point, values=_values(sweep, point)) for point in sweep.outcomes),
+    )
+    return to_json(SWEEP_SCHEMA, record)
+
+
+def _values(sweep: Sweep, outcome: Outcome) -> dict[str, Value]:
+    return {name: value.value for name, value in zip(sweep.names, outcome.point, strict=True)}
+
+
+def sweep_csv(sweep: Sweep) -> str:
+    """Returns a row for every point: its values, then the numbers of the JSON and the code of an error."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    numbers = [field.name for field in fields(OutcomeRecord) if field.name not in ("values", "breakdown_s", "error")]
+    numbers.remove("step_time_band_s")
+    writer.writerow([*sweep.names, *numbers, "error"])
+    for outcome in sweep.outcomes:
+        cells = [getattr(outcome, name) for name in numbers]
+        values = [value.value for value in outcome.point]
+        writer.writerow([*values, *cells, outcome.error.code if outcome.error else ""])
+    return stream.getvalue()
+
+
+def sweep_svg(sweep: Sweep) -> str:
+    """Draws tokens per second and GPU (steps per second where tokens are not known) over the first axis.
+
+    The combinations of all other axes are a curve each. Names are set apart evenly, in their order.
+    """
+    first = sweep.axes[0]
+    tokens = all(outcome.tokens_per_s_per_gpu for outcome in sweep.ran)
+    numbers = [value.number for value in first.values]
+    even = any(not number or number <= 0 for number in numbers)
+    # Powers of two are evenly spaced on a logarithmic axis, and are where it has its ticks.
+    places = {value: float(2**place) if even else float(value.number or 1) for place, value in enumerate(first.values)}
+    labels = {place: value.label for value, place in places.items()}
+    curves: dict[str, list[Dot]] = {}
+    for outcome in sweep.ran:
+        others = zip(sweep.names[1:], outcome.point[1:], strict=True)
+        name = " · ".join(f"{axis} {value.label}" for axis, value in others) or first.name
+        rate = (outcome.tokens_per_s_per_gpu if tokens else 1 / outcome.step_time_s if outcome.step_time_s else 0) or 0
+        if rate > 0:
+            title = f"{first.name} {outcome.point[0].label}: {format_time(outcome.step_time_s or 0.0)}"
+            curves.setdefault(name, []).append(Dot(places[outcome.point[0]], rate, title=title))
+    drawn = [Curve(name, tuple(sorted(dots, key=lambda dot: dot.x))) for name, dots in curves.items()]
+    what = "tokens/s per GPU" if tokens else "steps/s"
+    axes = Axes(first.name, what, lambda x: labels.get(x, "" if even else f"{x:,g}"), _three)
+    return curves_svg(drawn, axes, f"{sweep.title}: {what}" if sweep.title else what)
 
 
 def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     """Prints the screen of a sweep."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    if sweep.title:
-        lines += [[(f"  Job    {sweep.title}", "")], []]
-    lines += _table(sweep)
-    if screen.rich:
+    gpus = {outcome.world_size for outcome in sweep.ran}
+    words = [sweep.title, f"{format_count(next(iter(gpus)) or 0)} GPUs" if len(gpus) == 1 else ""]
+    if any(words):
+        lines += [[(f"  Job    {' · '.join(filter(None, words))}", "")], []]
+    lines += _table(sweep, screen.width)
+    if screen.rich and len(sweep.axes) == 1:
         lines += _curve(sweep, screen.width)
     lines += [[], *diagnostic_lines(sweep.warnings, MAX_WARNINGS), *_footer(sweep)]
     show(screen, lines)
 
 
-def _table(sweep: Sweep) -> list[list[Span]]:
-    ran = [outcome for outcome in sweep.outcomes if outcome.error is None]
-    parts = _largest_parts(ran)
-    tokens = any(outcome.tokens_per_s_per_gpu is not None for outcome in ran)
-    gpus = sweep.axis.name != "gpus"
-    head = [sweep.axis.name, *(["GPUs"] if gpus else []), "step", *(["tokens/s per GPU"] if tokens else [])]
-    head += ["efficiency", *parts]
-    rows = [_cells(outcome, gpus, tokens, parts) for outcome in ran]
-    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
-    label = max([widths[0], *(len(outcome.label) for outcome in sweep.outcomes)])
-    widths[0] = label
-    cells = iter(rows)
-    lines: list[list[Span]] = [[("  " + _row(head, widths), "bold")]]
-    for outcome in sweep.outcomes:
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table: its head and the cell of every outcome that ran."""
+
+    head: str
+    cells: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        return max(len(cell) for cell in (self.head, *self.cells))
+
+
+def _table(sweep: Sweep, width: int) -> list[list[Span]]:
+    points = [
+        _Column(axis.name, tuple(outcome.point[number].label for outcome in sweep.outcomes))
+        for number, axis in enumerate(sweep.axes)
+    ]
+    columns = _columns(sweep)
+    if sum(each.width + 2 for each in (*points, *columns)) + len("  best") > width:
+        columns = _columns(sweep, band=False)
+    for part in _largest_parts(sweep.ran):
+        column = _Column(part, tuple(_share(outcome, part) for outcome in sweep.ran))
+        if sum(each.width + 2 for each in (*points, *columns, column)) + len("  best") <= width:
+            columns.append(column)
+    head = "  ".join(
+        [*(f"{each.head:<{each.width}}" for each in points), *(f"{each.head:>{each.width}}" for each in columns)]
+    )
+    lines: list[list[Span]] = [[(f"  {head}", "bold")]]
+    row = 0
+    for number, outcome in enumerate(sweep.outcomes):
+        values = "  ".join(f"{each.cells[number]:<{each.width}}" for each in points)
         if outcome.error is not None:
-            lines.append([(f"  {outcome.label:<{label}}  ", ""), (outcome.error, "yellow")])
-        else:
-            is_best = outcome is sweep.best
-            text = _row(next(cells), widths) + ("  best" if is_best else "")
-            lines.append([("  " + text, "bold green" if is_best else "")])
+            room = max(width - len(values) - 4, 20)
+            lines.append([(f"  {values}  ", ""), (_reason(outcome.error, room), "yellow")])
+            continue
+        cells = "  ".join(f"{each.cells[row]:>{each.width}}" for each in columns)
+        row += 1
+        is_best = outcome is sweep.best
+        lines.append([(f"  {values}  {cells}" + ("  best" if is_best else ""), "bold green" if is_best else "")])
     return lines
 
 
-def _row(cells: list[str], widths: list[int]) -> str:
-    first, *others = (
-        f"{cell:{'<' if i == 0 else '>'}{width}}" for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join([first, *others])
+def _reason(error: SweepError, room: int) -> str:
+    """Returns why a point has no result, cut to the room there is."""
+    text = f"does not fit: {error.message}" if error.code == OUT_OF_MEMORY else error.message
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
-def _cells(outcome: Outcome, gpus: bool, tokens: bool, parts: list[str]) -> list[str]:
-    step = outcome.step_time_s or 0.0
-    rate = [] if not tokens else ["" if outcome.tokens_per_s_per_gpu is None else _three(outcome.tokens_per_s_per_gpu)]
-    seconds = outcome.breakdown_s or {}
+def _columns(sweep: Sweep, band: bool = True) -> list[_Column]:
+    """Returns the columns whose figures are known for any point, in their order."""
+    ran = sweep.ran
+
+    def column(head: str, cells: list[str]) -> list[_Column]:
+        return [_Column(head, tuple(cells))] if any(cells) else []
+
+    scaled = sweep.scaling is not None
+    same_size = len({each.world_size for each in ran}) <= 1
     return [
-        outcome.label,
-        *([format_count(outcome.world_size or 0)] if gpus else []),
-        format_time(step) + _band(outcome),
-        *rate,
-        "" if outcome.efficiency is None else format_percent(outcome.efficiency),
-        *(format_percent(seconds.get(part, 0.0) / step if step else 0.0) for part in parts),
+        *([] if scaled or same_size else column("GPUs", [format_count(each.world_size or 0) for each in ran])),
+        *column("step", [format_time(each.step_time_s or 0.0) + (_band(each) if band else "") for each in ran]),
+        *column("tokens/s/GPU", [_known(each.tokens_per_s_per_gpu, _three) for each in ran]),
+        *column("MFU", [_known(each.mfu, format_percent) for each in ran]),
+        *column("memory", [_known(each.peak_memory_bytes, format_bytes) for each in ran]),
+        *column("scaling" if scaled else "efficiency", [_known(each.efficiency, format_percent) for each in ran]),
     ]
+
+
+def _known(number: float | None, text: Callable[[float], str]) -> str:
+    return "" if number is None else text(number)
+
+
+def _share(outcome: Outcome, part: str) -> str:
+    seconds, step = (outcome.breakdown_s or {}).get(part, 0.0), outcome.step_time_s or 0.0
+    return format_percent(seconds / step if step else 0.0)
 
 
 def _three(number: float) -> str:
@@ -122,7 +214,7 @@ def _band(outcome: Outcome) -> str:
     return f" ± {format_percent(off / outcome.step_time_s)}" if off > 0 else ""
 
 
-def _largest_parts(ran: list[Outcome]) -> list[str]:
+def _largest_parts(ran: Sequence[Outcome]) -> list[str]:
     """Returns the parts of the breakdown that take the largest share of any step."""
     most: dict[str, float] = {}
     for outcome in ran:
@@ -154,11 +246,17 @@ def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
 def _footer(sweep: Sweep) -> list[list[Span]]:
     lines: list[list[Span]] = []
     if sweep.interrupted:
-        done, asked = len(sweep.outcomes), len(sweep.axis.values)
-        lines.append([("  note     ", "yellow"), (f"interrupted: {done} of {asked} values are finished", "")])
+        count = 1
+        for axis in sweep.axes:
+            count *= len(axis.values)
+        text = f"interrupted: {len(sweep.outcomes)} of {count} values are finished"
+        lines.append([("  note     ", "yellow"), (text, "")])
+    if not sweep.ran:
+        return lines
+    named = "scaling" if sweep.scaling is not None else "efficiency"
     words = (
-        "efficiency is the work done per second and GPU, relative to the first value that ran",
-        "± is the larger side of the band; parts are shares of the step, mean over ranks; all of them are in --json",
+        f"{named} is work per second and GPU, relative to the first value that ran",
+        "± is the larger side of the band; all parts of the step are in --json",
         "foretrace simulate says of each what its prices rest on and what was guessed",
     )
     return lines + [[(f"  {text}", "bright_black")] for text in words]

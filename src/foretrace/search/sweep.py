@@ -1,226 +1,180 @@
-"""Sweeps a job over a range of one quantity, with a simulation for each value.
+"""Runs a job for every combination of the values of some axes, with a simulation for each.
 
-`microbatches=8,16,32`       values written out
-`gpus=16:1024:x2`            from low to high, multiplied by 2 each time (the default factor)
-`compute=1x,1.5x,2x`         how fast ops or a resource are, as in a what-if; `network` is all communication
-`straggler:5=1x,1.2x`        how slow rank 5 is
-`batch=1x,2x,4x`             how many times the recorded samples a profiler trace has; `gpu=h100-sxm,b200` on other GPUs
+A value that cannot be run, or whose job does not fit into memory, keeps its reason, and the others go on.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError
 from foretrace.basics.progress import doing
-from foretrace.basics.units import format_count, parse_count, parse_factor, parse_times, parse_tokens
-from foretrace.cost.machine import Machine
-from foretrace.hardware.presets import check_gpu
+from foretrace.basics.units import format_bytes, format_time
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.jitter import check_jitter
-from foretrace.readings.scenario import Scenario
-from foretrace.simulation.simulate_input import simulate_input
+from foretrace.search.axes import AxisValue, Point, SweepAxis, Value, points_of
+from foretrace.search.scaling import SCALED_BY, Scaling
 
-if TYPE_CHECKING:
-    from foretrace.inputs.base import Input
+Run = Callable[[], Answer]
+Ask = Callable[[Mapping[str, str]], Run]
+"""Returns what simulates the job with some options changed: texts by name, one for each axis."""
 
-AxisKind = Literal["count", "cluster", "gpu", "batch", "jitter", "routing", "straggler", "what-if"]
-Value = int | float | str
-
-AXES = ("dp", "pp", "ep", "tp", "cp")
-COUNTS = ("microbatches", "gpus", *AXES, "etp", "vpp", "mbs", "gbs", "seq_len", "zero", "recompute_layers")
-KINDS: dict[str, AxisKind] = {
-    "cluster": "cluster",
-    "gpu": "gpu",
-    "batch": "batch",
-    "jitter": "jitter",
-    "routing": "routing",
-}
-"""The kinds of axes by name; an axis that is neither here nor in `COUNTS` is a what-if."""
-MAX_POINTS = 1000
-"""Values of a range; more would take long, and nobody would read them."""
-
-_NAMED = {"cluster": "cluster=a100-dgx,h100-dgx", "gpu": "gpu=h100-sxm,b200"}
-_FORM = "expected NAME=v1,v2,… or NAME=low:high:x2, as in --over microbatches=8,16,32"
+OUT_OF_MEMORY, UNKNOWN = "out-of-memory", "unknown-name"
 
 
 @dataclass(frozen=True, slots=True)
-class SweepAxis:
-    """A quantity that is varied, and its values: counts, shares, factors, or names.
+class SweepError:
+    """Why a value has no result: the code and the message of the error, and what can be done about it."""
 
-    `what` is the family of a what-if, `rank` the rank of a straggler.
-    """
-
-    name: str
-    kind: AxisKind
-    values: tuple[Value, ...]
-    what: str = ""
-    rank: int = -1
-
-    def label(self, value: Value) -> str:
-        """Returns a value as people write it."""
-        if isinstance(value, str):
-            return value
-        if self.kind == "count":
-            return format_count(int(value))
-        return f"{100 * value:g} %" if self.kind == "jitter" else f"{value:g}×"
+    code: str
+    message: str
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One value of a sweep and what came of it, or why nothing did (`error`).
+    """A point of a sweep and its result, or the reason why there is none (`error`).
 
-    `efficiency` is the work done per second and GPU, relative to the first value that ran: by tokens where they are
+    `efficiency` is the work done per second and GPU, relative to the first point that ran: by tokens where they are
     known; otherwise a step is taken to be as much work per GPU as the first, but in proportion to the microbatches or
-    the batch, and to the GPUs it is spread over where pp varies.
+    the batch, and to the GPUs it is spread over where pp varies. Over GPUs, the first point is the first that has the
+    same values of all other axes. `peak_memory_bytes` is also known where the job does not fit.
     """
 
-    value: Value
-    label: str
+    point: Point
     world_size: int | None = None
     step_time_s: float | None = None
     step_time_band_s: tuple[float, float] | None = None
     tokens_per_s_per_gpu: float | None = None
+    mfu: float | None = None
+    peak_memory_bytes: int | None = None
     efficiency: float | None = None
     breakdown_s: dict[str, float] | None = None
-    error: str | None = None
+    error: SweepError | None = None
+
+    @property
+    def label(self) -> str:
+        """Returns the values as people write them."""
+        return " · ".join(value.label for value in self.point)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The outcomes of a sweep in the order of its values; those finished, where it was `interrupted`. `title` is what
-    the titles of all that ran have in common."""
+    """The outcomes of a sweep in the order of its points; those finished, where it was `interrupted`.
 
-    axis: SweepAxis
+    `title` is what the titles of all that ran have in common. `scaling` is None unless GPUs vary.
+    """
+
+    axes: tuple[SweepAxis, ...]
     outcomes: tuple[Outcome, ...]
     interrupted: bool = False
     title: str = ""
     warnings: tuple[Diagnostic, ...] = ()
-    """The warnings of all values, each once, and notes on the whole sweep."""
+    """The warnings of all points, each once, and notes on the whole sweep."""
+    scaling: Scaling | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What varies."""
+        return tuple(axis.name for axis in self.axes)
+
+    @property
+    def ran(self) -> tuple[Outcome, ...]:
+        """The points that have a result."""
+        return tuple(outcome for outcome in self.outcomes if outcome.error is None)
 
     @property
     def best(self) -> Outcome | None:
         """The first of those that do most work per second and GPU; None where fewer than two ran."""
-        outcomes = [outcome for outcome in self.outcomes if outcome.efficiency is not None]
-        return max(outcomes, key=lambda outcome: outcome.efficiency or 0.0) if len(outcomes) > 1 else None
+        ran = [outcome for outcome in self.ran if outcome.efficiency is not None]
+        if len(ran) < 2:
+            return None
+        if all(outcome.tokens_per_s_per_gpu is not None for outcome in ran):
+            return max(ran, key=lambda outcome: outcome.tokens_per_s_per_gpu or 0.0)
+        return max(ran, key=lambda outcome: outcome.efficiency or 0.0)
 
 
-def sweep(job: Input, axis: SweepAxis, machine: Machine, scenario: Scenario) -> Sweep:
-    """Simulates a job for every value of an axis.
+def sweep(axes: Sequence[SweepAxis], ask: Ask, scaling: Scaling | None = None) -> Sweep:
+    """Simulates a job for every combination of the values of some axes.
 
-    An error of one value is kept as its outcome. An interrupt ends the sweep and keeps the finished values.
+    Every point is asked for before the first is run, so that an option that cannot be meant is refused at once. An
+    interrupt ends the sweep and keeps the finished points.
 
     Args:
-        job: The job to vary.
-        axis: What is varied, and its values.
-        machine: What the job runs on; without a cluster where the axis names clusters.
-        scenario: What is different from normal, for every value.
+        axes: What is varied, and the values.
+        ask: Returns what simulates the job with the options of a point.
+        scaling: How the batch follows the GPUs, where these vary; it is reported.
 
     Raises:
-        UsageError: The axis means nothing for this job.
-        InputError: No value can be run.
+        UsageError: An axis or value means nothing for this job.
+        InputError: No op or name that an axis names exists at any point.
     """
-    _check(job, axis, machine)
-    with doing(f"sweep over {axis.name}") as progress:
-
-        def show(number: int, part: Sweep) -> None:
-            best = f", best so far {part.best.label}" if part.best is not None else ""
-            what = f"{axis.name} {axis.label(axis.values[number])}"
-            progress.text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
-
-        result = run_axis(axis, lambda value: _run(job, axis, value, machine, scenario), show)
-    if result.outcomes and all(row.error is not None for row in result.outcomes) and not result.interrupted:
-        first = result.outcomes[0]
-        raise InputError("nothing-to-do", f"no value of {axis.name} can be run; {first.label}: {first.error}")
-    if job.kind != "profiler-trace" or job.options.host != "profiled":
-        return result
-    text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
-    return replace(result, warnings=(*result.warnings, Diagnostic("note", "profiled-steps", text)))
+    points = points_of(axes)
+    notes = () if scaling is None else (scaling.note,)
+    result, names = Sweep(tuple(axes), (), warnings=notes, scaling=scaling), [axis.name for axis in axes]
+    with doing(f"sweep over {' and '.join(names)}") as progress:
+        runs: list[Run | SweepError] = [_asked(ask, dict(zip(names, point, strict=True))) for point in points]
+        started = time.monotonic()
+        for number, (point, run) in enumerate(zip(points, runs, strict=True)):
+            progress.text = f"sweep: {_place(result, point, number, len(points))}{_time_left(started, number, points)}"
+            try:
+                result = _with(result, point, run)
+            except KeyboardInterrupt:
+                return replace(result, interrupted=True)
+    _refuse_unknown(result)
+    return result
 
 
-def _check(job: Input, axis: SweepAxis, machine: Machine) -> None:
-    """Raises an error where no value of the axis could mean anything."""
-    if axis.kind == "cluster" and machine.cluster is not None:
-        raise UsageError("conflicting-options", "--over cluster=… names the clusters", hint="leave out --cluster")
-    is_option = job.has_option(axis.name)
-    if axis.kind in ("batch", "gpu", "routing") and not is_option:
-        raise job.refuse_option(axis.name)
-    if axis.kind in ("batch", "gpu") and getattr(job.options, axis.name) not in (None, 1.0):
-        hint = f"leave out --what-if {axis.name}=…"
-        raise UsageError("conflicting-options", f"--over {axis.name} names them all", hint=hint)
-    if axis.kind == "gpu":
-        for value in axis.values:
-            check_gpu(str(value), "--over gpu")
-    if axis.kind == "count" and not is_option and axis.name not in AXES:
-        raise job.refuse_option(axis.name)
-    if axis.kind == "count" and not fields(job.Options):
-        raise UsageError(
-            "option-not-for-input",
-            f"{job.title} is {job.noun}: {axis.name}",
-            hint="sweep over what-ifs, stragglers, jitter or clusters, or sweep the workload it was made of",
-        )
-    if axis.kind == "count" and not is_option:
-        with suppress(InputError):  # what is wrong with one value alone is kept as its outcome
-            job.with_axis(axis.name, int(axis.values[0]))
+def _asked(ask: Ask, values: Mapping[str, AxisValue]) -> Run | SweepError:
+    try:
+        return ask({name: value.text for name, value in values.items()})
+    except ForetraceError as error:
+        if isinstance(error, UsageError) or error.code == UNKNOWN:
+            raise
+        return _error(error)
 
 
-def _run(job: Input, axis: SweepAxis, value: Value, machine: Machine, scenario: Scenario) -> Answer:
-    """Simulates the job at one value."""
-    match axis.kind:
-        case "cluster":
-            machine = machine.with_(cluster=str(value))
-        case "count":
-            job = _counted(job, axis.name, int(value))
-        case "batch" | "routing":
-            job = job.with_options(**{axis.name: float(value)})
-        case "gpu":
-            job = job.with_options(gpu=str(value))
-        case "jitter":
-            scenario = replace(scenario, jitter=float(value))
-        case "straggler":
-            scenario = replace(scenario, stragglers={**scenario.stragglers, axis.rank: float(value)})
-        case "what-if":
-            scenario = replace(scenario, what_if={**scenario.what_if, axis.what: float(value)})
-    return simulate_input(job, machine, scenario)
+def _place(result: Sweep, point: Point, number: int, count: int) -> str:
+    values = ", ".join(f"{axis.name} {value.label}" for axis, value in zip(result.axes, point, strict=True))
+    best = f", best so far {result.best.label}" if result.best is not None else ""
+    return f"{values}, {number + 1} of {count}{best}"
 
 
-def _counted(job: Input, name: str, count: int) -> Input:
-    """Returns the job with one count: an option of its own, or an axis of its mesh, the others as they are."""
-    if job.has_option(name):
-        return job.with_options(**{name: count})
-    return job.with_axis(name, count)
+def _time_left(started: float, number: int, points: Sequence[Point]) -> str:
+    if not number:
+        return ""
+    left_s = (time.monotonic() - started) / number * (len(points) - number)
+    return f", about {format_time(max(left_s, 1.0))} left"
 
 
-def run_axis(
-    axis: SweepAxis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None
-) -> Sweep:
-    """Runs every value of an axis.
+def _with(result: Sweep, point: Point, run: Run | SweepError) -> Sweep:
+    """Runs a point and returns the sweep with its outcome."""
+    if isinstance(run, SweepError):
+        return replace(result, outcomes=(*result.outcomes, Outcome(point, error=run)))
+    try:
+        answer = run()
+    except UsageError:
+        raise
+    except ForetraceError as error:
+        return replace(result, outcomes=(*result.outcomes, Outcome(point, error=_error(error))))
+    outcome = _outcome(result, point, answer)
+    title = _common(result.title, answer.title) if result.title else answer.title
+    fresh = [note for note in answer.diagnostics if note.level == "warning"]
+    warnings = tuple(dict.fromkeys((*result.warnings, *fresh)))
+    return replace(result, outcomes=(*result.outcomes, outcome), title=title, warnings=warnings)
 
-    `starts` is called before each with the number of the value and the sweep so far.
-    """
-    part = Sweep(axis, ())
-    for number, value in enumerate(axis.values):
-        label = axis.label(value)
-        if starts is not None:
-            starts(number, part)
-        try:
-            answer = run(value)
-            outcome = _outcome(axis, value, answer, part.outcomes)
-            title = _common(part.title, answer.title) if part.title else answer.title
-            fresh = [note for note in answer.diagnostics if note.level == "warning"]
-            warnings = tuple(dict.fromkeys((*part.warnings, *fresh)))
-            part = replace(part, title=title, warnings=warnings)
-        except ForetraceError as error:
-            place = f"{error.where}: " if error.where else ""
-            outcome = Outcome(value, label, error=f"{place}{error.message}")
-        except KeyboardInterrupt:
-            return replace(part, interrupted=True)
-        part = replace(part, outcomes=(*part.outcomes, outcome))
-    return part
+
+def _error(error: ForetraceError) -> SweepError:
+    place = f"{error.where}: " if error.where else ""
+    return SweepError(error.code, f"{place}{error.message}", error.hint)
+
+
+def _refuse_unknown(result: Sweep) -> None:
+    """Raises an error where a name that is not known is the reason of every point: nobody meant a table of it."""
+    errors = [outcome.error for outcome in result.outcomes]
+    if errors and all(error is not None and error.code == UNKNOWN for error in errors) and errors[0] is not None:
+        raise InputError(errors[0].code, errors[0].message, where=f"--over {result.names[0]}", hint=errors[0].hint)
 
 
 def _common(title: str, other: str) -> str:
@@ -231,147 +185,49 @@ def _common(title: str, other: str) -> str:
     return " · ".join(parts)
 
 
-def _outcome(axis: SweepAxis, value: Value, answer: Answer, before: Iterable[Outcome]) -> Outcome:
+def _outcome(result: Sweep, point: Point, answer: Answer) -> Outcome:
+    memory, peak = answer.memory, answer.peak_memory
+    if memory is not None and not memory.fits:
+        needs = format_bytes(memory.peak_bytes + memory.overhead_bytes)
+        text = f"needs {needs} of {format_bytes(memory.capacity_bytes)}"
+        error = SweepError(OUT_OF_MEMORY, text)
+        return Outcome(point, answer.world_size, peak_memory_bytes=memory.peak_bytes, error=error)
     mine = Outcome(
-        value,
-        axis.label(value),
+        point,
         answer.world_size,
         answer.step_time_s,
         answer.step_time_band_s,
         answer.tokens_per_s_per_gpu,
+        answer.mfu,
+        None if peak is None else peak.bytes,
         1.0,
         answer.breakdown.mean_s,
     )
-    first = next((outcome for outcome in before if outcome.step_time_s is not None), mine)
-    return replace(mine, efficiency=_efficiency(axis, mine, first))
+    first = next((outcome for outcome in result.ran if _on_one_curve(result, outcome, mine)), mine)
+    return replace(mine, efficiency=_efficiency(result, mine, first))
 
 
-def _efficiency(axis: SweepAxis, mine: Outcome, first: Outcome) -> float | None:
+def _on_one_curve(result: Sweep, outcome: Outcome, other: Outcome) -> bool:
+    """Returns whether two points are compared: over GPUs those whose other values are the same, otherwise all."""
+    if SCALED_BY not in result.names:
+        return True
+    pairs = zip(result.names, outcome.point, other.point, strict=True)
+    return all(mine == theirs for name, mine, theirs in pairs if name != SCALED_BY)
+
+
+def _efficiency(result: Sweep, mine: Outcome, first: Outcome) -> float | None:
     if not mine.step_time_s or not first.step_time_s or not mine.world_size or not first.world_size:
         return None
     if mine.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
         return mine.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
     work = 1.0
-    if axis.name in ("microbatches", "batch"):
-        work = float(mine.value) / float(first.value)
-    elif axis.name == "pp":
-        work = first.world_size / mine.world_size
+    for name, value, start in zip(result.names, mine.point, first.point, strict=True):
+        if name in ("microbatches", "batch"):
+            work *= _number(value.value) / _number(start.value)
+        elif name == "pp":
+            work *= first.world_size / mine.world_size
     return work * first.step_time_s / mine.step_time_s
 
 
-def parse_axis(text: str) -> SweepAxis:
-    """Reads an axis as it is written on the command line."""
-    name, equals, values = (part.strip() for part in text.partition("="))
-    where = f"--over {text}"
-    if not equals or not name or not values:
-        raise UsageError("missing-argument", "a sweep needs a name and values", where=where, hint=_FORM)
-    name = "communication" if name == "network" else name
-    try:
-        axis = _kind_of(name, values, where)
-        points = _values(axis, values, where)
-    except InputError as error:
-        raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
-    if len(set(points)) < len(points):
-        twice = next(value for value in points if points.count(value) > 1)
-        raise UsageError("repeated-option", f"{axis.label(twice)} is given twice", where=where)
-    return replace(axis, values=points)
-
-
-def _kind_of(name: str, values: str, where: str) -> SweepAxis:
-    head, colon, rest = name.partition(":")
-    if head == "straggler":
-        rank = rest.removeprefix("rank").strip()
-        if not colon or not rank.isdecimal():
-            raise UsageError(
-                "missing-argument", "which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x"
-            )
-        return SweepAxis(name, "straggler", (), rank=int(rank))
-    if name in KINDS:
-        return SweepAxis(name, KINDS[name], ())
-    factors = re.search(r"[0-9.]\s*[x×%]", values.split(":")[0]) is not None
-    if name in COUNTS and not factors:
-        return SweepAxis(name, "count", ())
-    if name in COUNTS and name not in AXES:
-        # An axis with an x is a speed: dp=2x makes what dp ranks communicate twice as fast.
-        raise UsageError("bad-value", f'"{name}" takes counts', where=where, hint="a count has no x")
-    if not factors:
-        raise UsageError(
-            "bad-value",
-            f'"{name}" takes factors{did_you_mean(name, (*COUNTS, *KINDS))}',
-            where=where,
-            hint=f"{name}=1x,2x makes it 1 and 2 times as fast; counts: {', '.join(COUNTS)}",
-        )
-    return SweepAxis(name, "what-if", (), what=name)
-
-
-def _values(axis: SweepAxis, text: str, where: str) -> tuple[Value, ...]:
-    if axis.kind in ("cluster", "gpu"):
-        names = tuple(part.strip() for part in text.split(","))
-        if not all(names):
-            raise UsageError(
-                "missing-argument", "a name is missing", where=where, hint=f"example: --over {_NAMED[axis.kind]}"
-            )
-        return names
-    if ":" in text:
-        return _range(axis, text, where)
-    # 1,024 in a list of values is two of them: thousands are not set apart here.
-    return tuple(_value(axis, part, where) for part in text.split(","))
-
-
-def _value(axis: SweepAxis, text: str, where: str) -> int | float:
-    match axis.kind:
-        case "count":
-            count = (parse_tokens if axis.name == "seq_len" else parse_count)(text, where=where)
-            if count < 1:
-                raise UsageError(
-                    "out-of-range", f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1"
-                )
-            return count
-        case "jitter":
-            return check_jitter(0.0 if text.strip() in ("0", "0%") else parse_factor(text, where=where))
-        case "straggler":
-            factor = parse_times(text, where=where)
-            if factor < 1:
-                raise UsageError(
-                    "out-of-range", f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x"
-                )
-            return factor
-        case _:
-            factor = (parse_times if axis.kind == "what-if" else parse_factor)(text, where=where)
-            if axis.kind == "what-if" and factor < 1 and text.strip().endswith("%"):
-                hint = "20 % faster is 1.2x; a fifth as fast is 0.2x"
-                raise UsageError("bad-value", f"{text.strip()} of what?", where=where, hint=hint)
-            return factor
-
-
-def _range(axis: SweepAxis, text: str, where: str) -> tuple[Value, ...]:
-    """Reads `low:high` or `low:high:x3`; each value is the one before times the factor (2 by default)."""
-    parts = text.split(":")
-    times = re.fullmatch(r"x\s*([0-9.]+)", parts[2].strip()) if len(parts) == 3 else None
-    if len(parts) > 3 or (len(parts) == 3 and times is None):
-        raise UsageError(
-            "bad-value",
-            f'"{text}" is not a range',
-            where=where,
-            hint="a range is low:high or low:high:xFACTOR, as 4:64:x2",
-        )
-    low, high = _value(axis, parts[0], where), _value(axis, parts[1], where)
-    factor = parse_factor(times[1], where=where) if times else 2.0
-    if low <= 0 or high < low or factor <= 1:
-        raise UsageError(
-            "out-of-range",
-            f'"{text}" goes nowhere',
-            where=where,
-            hint="low is above 0, high above low, the factor above 1",
-        )
-    points: list[Value] = []
-    value = float(low)
-    while value <= high * (1 + 1e-9):
-        if len(points) == MAX_POINTS:
-            raise UsageError(
-                "too-large", f'"{text}" has more than {MAX_POINTS:,} values', where=where, hint="take a larger factor"
-            )
-        exact = round(value) if axis.kind == "count" else float(f"{value:.12g}")
-        points += [exact] if exact not in points else []
-        value *= factor
-    return tuple(points)
+def _number(value: Value) -> float:
+    return 1.0 if isinstance(value, str) else float(value)

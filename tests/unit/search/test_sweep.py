@@ -1,95 +1,16 @@
-"""Sweeps: how an axis is read, what an outcome holds, and what happens when a value fails or a person interrupts."""
+"""Sweeps: what an outcome holds, and what happens when a value fails or a person interrupts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
-from foretrace import Answer, Mesh, Program, ProgramBuilder, simulate
+from foretrace import Answer, Machine, Mesh, Plan, Program, ProgramBuilder, model, simulate
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.search.sweep import Sweep, SweepAxis, Value, parse_axis, run_axis
-
-
-class TestAxis:
-    @pytest.mark.parametrize(
-        ("text", "kind", "values"),
-        [
-            ("microbatches=8,16,32", "count", (8, 16, 32)),
-            ("microbatches=4:64:x2", "count", (4, 8, 16, 32, 64)),
-            ("gpus=16:1024:x4", "count", (16, 64, 256, 1024)),
-            ("gpus=16:100", "count", (16, 32, 64)),
-            ("dp=1:6:x1.5", "count", (1, 2, 3, 5)),
-            ("pp=2, 4", "count", (2, 4)),
-            ("tp=2,4", "count", (2, 4)),
-            ("ep=1e2", "count", (100,)),
-            ("dp=1x,2x", "what-if", (1.0, 2.0)),
-            ("compute=1x,1.5x,2x", "what-if", (1.0, 1.5, 2.0)),
-            ("tp=0.5x:4x:x2", "what-if", (0.5, 1.0, 2.0, 4.0)),
-            ("name:attention*=2x", "what-if", (2.0,)),
-            ("compute=150%", "what-if", (1.5,)),
-            ("cluster=a100-dgx,mine.yaml", "cluster", ("a100-dgx", "mine.yaml")),
-            ("jitter=0,1%,0.03", "jitter", (0.0, 0.01, 0.03)),
-            ("jitter=1%:8%", "jitter", (0.01, 0.02, 0.04, 0.08)),
-            ("routing=1,1.5", "routing", (1.0, 1.5)),
-            ("straggler:5=1x,1.2x", "straggler", (1.0, 1.2)),
-            ("batch=1,2,4", "batch", (1.0, 2.0, 4.0)),
-            ("batch=1x:4x", "batch", (1.0, 2.0, 4.0)),
-            ("gpu=h100-sxm,b200", "gpu", ("h100-sxm", "b200")),
-        ],
-    )
-    def test_what_it_means(self, text: str, kind: str, values: tuple[Value, ...]) -> None:
-        axis = parse_axis(text)
-        assert (axis.kind, axis.values) == (kind, values)
-        assert all(isinstance(value, int) for value in axis.values) == (kind == "count")
-
-    def test_the_network_is_all_communication(self) -> None:
-        assert parse_axis("network=2x") == SweepAxis("communication", "what-if", (2.0,), what="communication")
-
-    def test_the_rank_of_a_straggler(self) -> None:
-        assert parse_axis("straggler:17=1.5x").rank == 17
-
-    def test_values_as_people_write_them(self) -> None:
-        assert [parse_axis(text).label(value) for text, value in (("gpus=1", 16384), ("jitter=0", 0.03))] == [
-            "16,384",
-            "3 %",
-        ]
-        assert parse_axis("compute=2x").label(1.5) == "1.5×"
-        assert parse_axis("cluster=a").label("a") == "a"
-
-    @pytest.mark.parametrize(
-        ("text", "says"),
-        [
-            ("microbatches", "a name and values"),
-            ("=4", "a name and values"),
-            ("microbatches=", "a name and values"),
-            ("microbatches=4,4", "4 is given twice"),
-            ("microbatches=0", "microbatches of 0"),
-            ("microbatches=4.5", "is not whole"),
-            ("microbatches=-4", "is negative"),
-            ("microbatches=four", "does not start with a number"),
-            ("microbatches=4,,8", "is empty"),
-            ("gpus=64:16", "goes nowhere"),
-            ("gpus=16:64:x1", "goes nowhere"),
-            ("gpus=16:64:2", "is not a range"),
-            ("gpus=16:64:x2:x3", "is not a range"),
-            ("gpus=1:1e9:x1.001", "more than 1,000 values"),
-            ("jitter=0:8%", "goes nowhere"),
-            ("jitter=200%", "jitter is 2.0"),
-            ("jitter=-1%", "is negative"),
-            ("compute=0x", "is zero"),
-            ("compute=20%,50%", "20% of what?"),
-            ("gpu=h100-sxm,", "a name is missing"),
-            ("microbatchs=4,8", "did you mean microbatches?"),
-            ("compute=2,4", '"compute" takes factors'),
-            ("straggler=1.2x", "which rank is slow?"),
-            ("straggler:x=1.2x", "which rank is slow?"),
-            ("straggler:1=0.5x", "would be faster"),
-            ("cluster=a,,b", "a name is missing"),
-        ],
-    )
-    def test_what_cannot_be_meant(self, text: str, says: str) -> None:
-        with pytest.raises(UsageError) as refused:
-            parse_axis(text)
-        assert says in str(refused.value) and f"--over {text}" in str(refused.value)
+from foretrace.search.axes import read_axes
+from foretrace.search.scaling import find_scaling
+from foretrace.search.sweep import Run, Sweep, sweep
 
 
 def job(microbatches: int, *, dp: int = 2, tokens: bool = True) -> Program:
@@ -103,68 +24,173 @@ def job(microbatches: int, *, dp: int = 2, tokens: bool = True) -> Program:
     return build.program()
 
 
-def run(value: Value) -> Answer:
-    return simulate(job(int(value)), explain=False)
+def swept(*over: str, run: Callable[[Mapping[str, str]], Answer]) -> Sweep:
+    """Runs a sweep whose points are simulated from their texts alone."""
+
+    def ask(texts: Mapping[str, str]) -> Run:
+        return lambda: run(texts)
+
+    return sweep(read_axes(over), ask)
+
+
+def by_microbatches(texts: Mapping[str, str]) -> Answer:
+    return simulate(job(int(texts["microbatches"]), dp=int(texts.get("dp", 2))), explain=False)
 
 
 class TestSweep:
     def test_outcomes(self) -> None:
-        found = run_axis(parse_axis("microbatches=2,6"), run)
-        first, second = found.outcomes
+        result = swept("microbatches=2,6", run=by_microbatches)
+        first, second = result.outcomes
         assert (first.step_time_s, second.step_time_s) == (pytest.approx(4.0), pytest.approx(8.0))
         assert first.tokens_per_s_per_gpu == pytest.approx(50.0)
         assert first.efficiency == 1.0
         assert second.efficiency == pytest.approx(75.0 / 50.0)
         assert second.breakdown_s == {"compute": pytest.approx(6.0), "dp exposed": pytest.approx(2.0)}
         assert second.step_time_band_s == (second.step_time_s, second.step_time_s)
-        assert found.best is second and found.title == "job" and not found.interrupted
+        assert result.best is second and result.title == "job" and not result.interrupted
+
+    def test_several_axes_are_all_combinations(self) -> None:
+        result = swept("microbatches=2,6", "dp=2,4", run=by_microbatches)
+        assert [(point.label, point.world_size) for point in result.outcomes] == [
+            ("2 · 2", 2),
+            ("2 · 4", 4),
+            ("6 · 2", 2),
+            ("6 · 4", 4),
+        ]
+
+    def test_scaling_starts_at_the_first_point_of_each_curve(self) -> None:
+        """Over GPUs with another axis, each of its values begins at 100 %."""
+
+        def run(texts: Mapping[str, str]) -> Answer:
+            return simulate(job(int(texts["microbatches"]) * 2 // int(texts["gpus"]), dp=int(texts["gpus"])))
+
+        result = swept("gpus=2,4", "microbatches=4,8", run=run)
+        assert [point.efficiency for point in result.outcomes] == [
+            1.0,
+            1.0,
+            pytest.approx((2 / 4) / (4 / 6)),
+            pytest.approx((4 / 6) / (8 / 10)),
+        ]
 
     def test_without_tokens_work_is_counted_in_microbatches(self) -> None:
-        found = run_axis(parse_axis("microbatches=2,6"), lambda value: simulate(job(int(value), tokens=False)))
-        assert found.outcomes[1].tokens_per_s_per_gpu is None
-        assert found.outcomes[1].efficiency == pytest.approx(3 * 4.0 / 8.0)
+        result = swept("microbatches=2,6", run=lambda texts: simulate(job(int(texts["microbatches"]), tokens=False)))
+        assert result.outcomes[1].tokens_per_s_per_gpu is None
+        assert result.outcomes[1].efficiency == pytest.approx(3 * 4.0 / 8.0)
 
     def test_without_tokens_replicas_do_as_much_each(self) -> None:
-        found = run_axis(parse_axis("dp=2,4"), lambda value: simulate(job(2, dp=int(value), tokens=False)))
-        assert [one.efficiency for one in found.outcomes] == [1.0, pytest.approx(1.0)]
-        assert [one.world_size for one in found.outcomes] == [2, 4]
+        result = swept("dp=2,4", run=lambda texts: simulate(job(2, dp=int(texts["dp"]), tokens=False)))
+        assert [point.efficiency for point in result.outcomes] == [1.0, pytest.approx(1.0)]
+        assert [point.world_size for point in result.outcomes] == [2, 4]
 
     def test_what_fails_is_kept_and_the_rest_goes_on(self) -> None:
-        def partly(value: Value) -> Answer:
-            if value == 2:
+        def partly(texts: Mapping[str, str]) -> Answer:
+            if texts["microbatches"] == "2":
                 raise InputError("bad-value", "too few", where="job.txt:3", hint="take more")
-            return run(value)
+            return by_microbatches(texts)
 
-        found = run_axis(parse_axis("microbatches=2,4,8"), partly)
-        assert [one.error for one in found.outcomes] == ["job.txt:3: too few", None, None]
-        assert found.outcomes[0].step_time_s is None and found.outcomes[0].efficiency is None
-        assert found.outcomes[1].efficiency == 1.0  # the first that ran
-        assert found.title == "job"
+        result = swept("microbatches=2,4,8", run=partly)
+        errors = [point.error for point in result.outcomes]
+        assert errors[0] is not None and errors[1:] == [None, None]
+        assert (errors[0].code, errors[0].message, errors[0].hint) == ("bad-value", "job.txt:3: too few", "take more")
+        assert result.outcomes[0].step_time_s is None and result.outcomes[0].efficiency is None
+        assert result.outcomes[1].efficiency == 1.0  # the first that ran
+        assert result.title == "job" and len(result.ran) == 2
+
+    def test_a_plan_that_cannot_be_asked_for_is_kept_too(self) -> None:
+        def ask(texts: Mapping[str, str]) -> Run:
+            if texts["microbatches"] == "3":
+                raise InputError("not-divisible", "3 cannot be divided")
+            return lambda: by_microbatches(texts)
+
+        result = sweep(read_axes(["microbatches=2,3,4"]), ask)
+        assert [point.error is None for point in result.outcomes] == [True, False, True]
+
+    @pytest.mark.parametrize("error", [UsageError("option-not-for-input", "no"), InputError("unknown-name", "no")])
+    def test_what_cannot_be_meant_ends_it_before_anything_runs(self, error: Exception) -> None:
+        def ask(texts: Mapping[str, str]) -> Run:
+            if texts["microbatches"] == "4":
+                raise error
+            return lambda: pytest.fail("nothing is to be run")
+
+        with pytest.raises(type(error)):
+            sweep(read_axes(["microbatches=2,4"]), ask)
+
+    def test_a_name_that_no_point_knows_is_an_error(self) -> None:
+        def unknown(_: Mapping[str, str]) -> Answer:
+            raise InputError("unknown-name", "nothing is called so")
+
+        with pytest.raises(InputError) as refused:
+            swept("microbatches=2,4", run=unknown)
+        assert refused.value.code == "unknown-name"
 
     def test_an_interrupt_keeps_what_is_finished(self) -> None:
-        def interrupted(value: Value) -> Answer:
-            if value == 8:
+        def interrupted(texts: Mapping[str, str]) -> Answer:
+            if texts["microbatches"] == "8":
                 raise KeyboardInterrupt
-            return run(value)
+            return by_microbatches(texts)
 
-        found = run_axis(parse_axis("microbatches=2,4,8,16"), interrupted)
-        assert found.interrupted and [one.value for one in found.outcomes] == [2, 4]
+        result = swept("microbatches=2,4,8,16", run=interrupted)
+        assert result.interrupted and [point.label for point in result.outcomes] == ["2", "4"]
 
     def test_mistakes_of_our_own_are_not_hidden(self) -> None:
-        def broken(_value: Value) -> Answer:
+        def broken(_: Mapping[str, str]) -> Answer:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            run_axis(parse_axis("microbatches=2,4"), broken)
-
-    def test_it_says_where_it_is(self) -> None:
-        seen: list[tuple[int, int]] = []
-
-        def starts(number: int, found: Sweep) -> None:
-            seen.append((number, len(found.outcomes)))
-
-        run_axis(parse_axis("microbatches=2,4"), run, starts)
-        assert seen == [(0, 0), (1, 1)]
+            swept("microbatches=2,4", run=broken)
 
     def test_of_one_value_none_is_best(self) -> None:
-        assert run_axis(parse_axis("microbatches=2"), run).best is None
+        assert swept("microbatches=2", run=by_microbatches).best is None
+
+    def test_a_model_that_does_not_fit_keeps_its_memory(self) -> None:
+        machine = Machine("h100-dgx")
+
+        def ask(texts: Mapping[str, str]) -> Run:
+            plan = model("llama3-8b", Plan(gpus=8)).read_options(texts)
+            return lambda: simulate(plan, machine, even_if_oom=True)
+
+        too_large, fits = sweep(read_axes(["tp=1,2"]), ask).outcomes
+        assert too_large.error is not None and too_large.error.code == "out-of-memory"
+        assert too_large.step_time_s is None and too_large.peak_memory_bytes is not None
+        assert fits.error is None and fits.peak_memory_bytes is not None and fits.mfu is not None
+        assert too_large.peak_memory_bytes > fits.peak_memory_bytes
+        assert fits.efficiency == 1.0
+
+
+class TestScaling:
+    def gbs(self, scale: str | None, gpus: int, plan: Plan | None = None) -> int | None:
+        job = model("llama3-8b", plan or Plan(gpus=8, gbs=64))
+        scaling = find_scaling(job, read_axes(["gpus=8:64:x2"]), scale)  # type: ignore[arg-type]
+        assert scaling is not None
+        return scaling.applied_to(job.with_options(gpus=gpus)).plan.gbs  # type: ignore[attr-defined]
+
+    def test_strong_is_the_default_and_keeps_the_batch(self) -> None:
+        assert self.gbs(None, 32) == self.gbs("strong", 32) == 64
+
+    def test_weak_keeps_the_batch_of_a_gpu(self) -> None:
+        assert [self.gbs("weak", gpus) for gpus in (8, 16, 64)] == [64, 128, 512]
+
+    def test_a_batch_that_would_not_be_whole_is_refused(self) -> None:
+        with pytest.raises(InputError) as refused:
+            self.gbs("weak", 12, Plan(gpus=8, gbs=9))
+        assert refused.value.code == "not-divisible"
+
+    def test_it_is_reported(self) -> None:
+        job = model("llama3-8b", Plan(gpus=8, gbs=64))
+        scaling = find_scaling(job, read_axes(["gpus=8,16"]), None)
+        assert scaling is not None and (scaling.scale, scaling.note.code) == ("strong", "scaling")
+
+    def test_a_batch_that_is_not_given_grows(self) -> None:
+        job = model("llama3-8b", Plan(gpus=8))
+        scaling = find_scaling(job, read_axes(["gpus=8,16"]), None)
+        assert scaling is not None and scaling.scale == "weak"
+        with pytest.raises(UsageError) as refused:
+            find_scaling(job, read_axes(["gpus=8,16"]), "strong")
+        assert refused.value.code == "missing-argument"
+
+    def test_only_gpus_scale(self) -> None:
+        job = model("llama3-8b", Plan(gpus=8))
+        assert find_scaling(job, read_axes(["tp=2,4"]), None) is None
+        with pytest.raises(UsageError) as refused:
+            find_scaling(job, read_axes(["tp=2,4"]), "weak")
+        assert refused.value.code == "option-not-for-command"

@@ -125,6 +125,10 @@ class ModelInput(Input):
             raise UsageError("missing-argument", "on how many GPUs?", hint="for example --gpus 512")
         return Plan(**self._fields)
 
+    def given(self, name: str) -> Any:
+        """Returns a field of the plan as it was given; None where it was not."""
+        return self._fields.get(name)
+
     def with_options(self, **changes: Any) -> Self:
         """Returns the same model with other fields of its plan."""
         for name in changes:

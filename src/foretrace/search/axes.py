@@ -1,0 +1,160 @@
+"""Reads what a sweep varies: `NAME=VALUES`, as it is written after `--over`.
+
+`microbatches=8,16,32`     values written out
+`gpus=64:1024:x2`          from 64 to 1,024, multiplied by 2 each time
+`pp=1:8`, `vpp=1:8:+1`     from 1 to 8, one more each time; `power=300W:700W:+100W` with a unit
+`stage-layers=20+20,18+22` values that are lists themselves are joined by +
+
+Values stay texts: whoever changes the job reads them as the option of this name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.units import format_count, parse_count
+
+MAX_POINTS: Final = 1000
+"""Points of a sweep; more would take long, and nobody would read them."""
+
+Value = int | float | str
+
+_FORM: Final = "expected NAME=v1,v2,… or NAME=low:high:x2 or NAME=low:high:+1, as in --over microbatches=8,16,32"
+_RANGE_FORM: Final = "a range is low:high, low:high:xFACTOR or low:high:+STEP, as 64:1024:x2 or 1:8:+1"
+_NUMBER: Final = r"[0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?|\.[0-9]+"
+_QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z×%][A-Za-z0-9/×%]*)?\s*")
+_STEP: Final = re.compile(rf"\s*([x+])\s*({_NUMBER})\s*([A-Za-z×%][A-Za-z0-9/×%]*)?\s*")
+_FACTORS: Final = ("x", "×")
+
+
+@dataclass(frozen=True, slots=True)
+class AxisValue:
+    """A value of an axis: as an option is given it, as a number where it is one, and as people write it."""
+
+    text: str
+    value: Value
+    label: str
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number, without its unit; None where it is a name."""
+        if not isinstance(self.value, str):
+            return float(self.value)
+        quantity = _QUANTITY.fullmatch(self.value)
+        return float(quantity[1]) if quantity else None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepAxis:
+    """A quantity that is varied, and its values."""
+
+    name: str
+    values: tuple[AxisValue, ...]
+
+
+Point = tuple[AxisValue, ...]
+"""A value of each axis."""
+
+
+def read_axes(texts: Sequence[str]) -> tuple[SweepAxis, ...]:
+    """Reads the axes of a sweep, whose points are all combinations of their values.
+
+    Raises:
+        UsageError: An axis cannot be read or is given twice, or there are more than `MAX_POINTS` points.
+    """
+    axes = tuple(parse_axis(text) for text in texts)
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError("repeated-option", f"--over {name} is given twice", hint="give all its values at once")
+    points = 1
+    for axis in axes:
+        points *= len(axis.values)
+    if points > MAX_POINTS:
+        raise UsageError(
+            "too-large", f"{points:,} combinations are more than {MAX_POINTS:,}", hint="leave out values of --over"
+        )
+    return axes
+
+
+def points_of(axes: Sequence[SweepAxis]) -> list[Point]:
+    """Returns all combinations of values; the last axis varies fastest."""
+    return list(product(*(axis.values for axis in axes)))
+
+
+def parse_axis(text: str) -> SweepAxis:
+    """Reads an axis as it is written on the command line."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    where = f"--over {text}"
+    if not equals or not name or not values:
+        raise UsageError("missing-argument", "a sweep needs a name and values", where=where, hint=_FORM)
+    # 1,024 in a list of values is two of them: thousands are not set apart here.
+    texts = [value for part in values.split(",") for value in _expanded(part.strip(), where)]
+    points = tuple(read_value(value) for value in texts)
+    for number, point in enumerate(points):
+        if point.value in [other.value for other in points[:number]]:
+            raise UsageError("repeated-option", f"{point.label} is given twice", where=where)
+    return SweepAxis(name.removeprefix("--"), points)
+
+
+def read_value(text: str) -> AxisValue:
+    """Reads one value: a count, a factor (`1.5x`), a share (`3%`), or any other text."""
+    quantity = _QUANTITY.fullmatch(text)
+    if quantity is not None and quantity[2] in _FACTORS:
+        factor = float(quantity[1])
+        return AxisValue(text, factor, f"{factor:g}×")
+    if quantity is not None and quantity[2] == "%":
+        return AxisValue(text, float(quantity[1]) / 100, f"{float(quantity[1]):g} %")
+    try:
+        count = parse_count(text)
+        return AxisValue(text, count, format_count(count))
+    except InputError:
+        if quantity is not None and not quantity[2]:
+            return AxisValue(text, float(quantity[1]), text)
+        return AxisValue(text, text, text)
+
+
+def _expanded(part: str, where: str) -> Iterator[str]:
+    """Yields the values that one part of a list stands for: itself, or those of a range."""
+    if not part:
+        raise UsageError("missing-argument", "a value is missing", where=where, hint=_FORM)
+    ends = part.split(":")
+    first = _QUANTITY.fullmatch(ends[0])
+    if len(ends) == 1 or first is None:
+        yield part
+        return
+    last = _QUANTITY.fullmatch(ends[1])
+    step = _STEP.fullmatch(ends[2] if len(ends) > 2 else "+1")
+    if len(ends) > 3 or last is None or step is None or _unit(first[2]) != _unit(last[2]):
+        raise UsageError("bad-value", f'"{part}" is not a range', where=where, hint=_RANGE_FORM)
+    if step[3] and _unit(step[3]) != _unit(first[2]):
+        raise UsageError("bad-value", f'"{part}" steps in another unit', where=where, hint=_RANGE_FORM)
+    yield from _range(part, (float(first[1]), float(last[1])), (step[1], float(step[2])), first[2] or "", where)
+
+
+def _unit(text: str | None) -> str:
+    return "x" if text in _FACTORS else text or ""
+
+
+def _range(part: str, ends: tuple[float, float], step: tuple[str, float], unit: str, where: str) -> Iterator[str]:
+    """Yields `low`, and each next value by the factor or the step, up to `high`; counts are rounded."""
+    (low, high), (sign, size) = ends, step
+    if high < low or (sign == "x" and (low <= 0 or size <= 1)) or size <= 0:
+        hint = "high is not below low; low is above 0 and the factor above 1 where values are multiplied"
+        raise UsageError("out-of-range", f'"{part}" goes nowhere', where=where, hint=hint)
+    whole = not unit and low.is_integer() and high.is_integer() and (sign == "x" or size.is_integer())
+    before, number, value = "", 0, low
+    while value <= high * (1 + 1e-9):
+        if number == MAX_POINTS:
+            problem = f'"{part}" has more than {MAX_POINTS:,} values'
+            raise UsageError("too-large", problem, where=where, hint=f"take a larger step: {part.split(':')[0]}:…:x2")
+        text = f"{round(value) if whole else float(f'{value:.12g}'):.15g}{unit}"
+        if text != before:
+            yield text
+        before, number = text, number + 1
+        value = low * size**number if sign == "x" else low + number * size
