@@ -132,18 +132,6 @@ def simulate(
     )
 
 
-def measured_or_simulated(job: Input, machine: Machine) -> Answer:
-    """Returns what was measured, where the input holds it; otherwise the result of a simulation.
-
-    A saved answer is returned as it was saved, whatever the machine is.
-    """
-    if job.answer_file is not None:
-        from foretrace.readings.answer.answer_file import open_answer
-
-        return open_answer(job.answer_file)
-    return recorded_answer(job) or simulate(job, machine)
-
-
 def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, Relief | None]:
     """Simulates a model for its memory, and looks for a plan that fits where it does not."""
     from foretrace.simulation.relief import find_relief
@@ -159,32 +147,68 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
         return answer, find_relief(setting, machine)
 
 
-def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scenario) -> Comparison:
-    """Predicts one input and compares it with the measurement in another.
+def compare(
+    first: Input, second: Input, machine: Machine, scenario: Scenario, second_machine: Machine | None = None
+) -> Comparison:
+    """Compares a prediction with a measured step, or two predictions.
+
+    Where the second input holds a measured step, the first is predicted and compared with it; where only the first
+    does, they change places. Otherwise both are predicted, and the second is compared with the first. Saved answers are
+    taken as they were saved.
 
     Args:
-        predicted: The job to predict. If its number of microbatches is left open, it is the measured one.
-        measured: The measured run, or a job that is simulated in its place.
-        machine: What the prediction runs on.
-        scenario: What is different from normal in the prediction.
-
-    Raises:
-        UsageError: The second input was traced ex situ, so that nothing was measured.
+        first: A job. If it is compared with a measured run and its number of microbatches is left open, it is that of
+            the run.
+        second: Another job, or the measured run.
+        machine: What predictions run on.
+        scenario: What is different from normal in predictions.
+        second_machine: What the second job runs on, where that is another machine.
     """
     from foretrace.readings.compare import compare as compare_answers
 
-    if measured.is_ex_situ:
-        problem = f"{measured.title} was traced ex situ: nothing was measured"
-        raise UsageError("nothing-to-do", problem, hint="the last path is the real run to compare with")
-    notes = _reads_measured(predicted, measured)
+    second_machine = second_machine or machine
+    known_second = _known(second)
+    if known_second is not None and known_second.timeline.recorded:
+        return _compare_with_measured(first, second, known_second, machine, scenario)
+    known_first = _known(first)
+    if known_first is not None and known_first.timeline.recorded:
+        return _compare_with_measured(second, first, known_first, second_machine, scenario)
+    return compare_answers(
+        known_second or simulate(second, second_machine, scenario), known_first or simulate(first, machine, scenario)
+    )
+
+
+def _compare_with_measured(
+    predicted: Input, run: Input, measured: Answer, machine: Machine, scenario: Scenario
+) -> Comparison:
+    from foretrace.readings.compare import compare as compare_answers
+
+    notes = _reads_measured(predicted, run)
     is_open = getattr(predicted.options, "microbatches", 0) is None
-    count = measured.measured_microbatches if is_open else None
+    count = run.measured_microbatches if is_open else None
     if count is not None:
         predicted = predicted.with_options(microbatches=count)
         text = f"{count} microbatches predicted, as many as the measured run has (choose with --microbatches)"
         notes.append(Diagnostic("note", "assumed", text))
-    comparison = compare_answers(simulate(predicted, machine, scenario), measured_or_simulated(measured, machine))
+    comparison = compare_answers(simulate(predicted, machine, scenario), measured)
     return replace(comparison, diagnostics=(*notes, *comparison.diagnostics))
+
+
+def measured_or_simulated(job: Input, machine: Machine) -> Answer:
+    """Returns what was measured, where the input holds it; otherwise the result of a simulation.
+
+    A saved answer is returned as it was saved, whatever the machine is.
+    """
+    return _known(job) or simulate(job, machine)
+
+
+def _known(job: Input) -> Answer | None:
+    """Returns the answer that was saved, or the step that was measured; None where neither is there."""
+    if job.answer_file is None:
+        return recorded_answer(job)
+    from foretrace.readings.answer.answer_file import open_answer
+
+    return open_answer(job.answer_file)
 
 
 def _reads_measured(predicted: Input, measured: Input) -> list[Diagnostic]:

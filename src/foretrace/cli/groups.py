@@ -408,6 +408,11 @@ def ask(
     """Opens the input and makes the machine; `model` says that a name is a model's unless a file has it."""
     texts = {**options, **scenario.options}
     job = open_model(paths[0], texts) if model else open_input(paths, texts)
+    return question_about(job, machine, scenario)
+
+
+def question_about(job: Input, machine: MachineOptions, scenario: ScenarioOptions) -> Question:
+    """Makes the machine that a job runs on; a saved answer that is taken as it was saved needs none."""
     kept = job.answer_file is not None and machine.cluster is None and not scenario.scenario
     return Question(job, Machine() if kept else machine.machine(job), scenario, machine)
 

@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "simulate": "Run a job and show its step time, where the time goes and what would help.",
     "sweep": "Run a job over ranges of values: GPUs, plans, clusters, what-ifs.",
     "network": "Show what a collective takes, how NCCL runs it, its bus bandwidth and what limits it.",
-    "compare": "Compare a prediction with a measured step: the error, and where it comes from.",
+    "compare": "Compare a prediction with a measured step, or two predictions: the difference and its causes.",
     "explain": "Explain a run: what it waited for, for whom, and what to change.",
     "validate": "Predict measured runs, and show how far off the predictions are.",
     "generate": "Write a job as a SimAI/AICB workload, as Megatron rank traces, or as a program.",

@@ -142,6 +142,11 @@ class Input(ABC):
         """Returns whether this kind of input has an option."""
         return any(field.name == name for field in fields(cls.Options))
 
+    @classmethod
+    def takes_option(cls, name: str, text: Any) -> bool:
+        """Returns whether this kind of input has an option that a command line gives as `text`."""
+        return all(cls.has_option(field) for field in cls.parse_options({name: text}))
+
     def read_options(self, texts: Mapping[str, Any]) -> Self:
         """Returns the same input with options as a command line gives them: texts, and True for flags.
 
@@ -224,6 +229,11 @@ class Input(ABC):
     @property
     def is_ex_situ(self) -> bool:
         """Whether its times were taken on another job than its own, so that there is nothing to compare with."""
+        return False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the input holds a measured step of its own job: `recorded` then returns it."""
         return False
 
     @property

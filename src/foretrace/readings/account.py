@@ -16,7 +16,16 @@ from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.breakdown import COMPUTE_PARTS, LATE_PARTS
+from foretrace.readings.breakdown import (
+    COMPUTE_PARTS,
+    LATE_PARTS,
+    Labels,
+    count_seconds,
+    mean_over_ranks,
+    part_labels,
+    parts_of,
+)
+from foretrace.readings.chain import Chain
 
 Group = tuple[str, tuple[int, ...]]
 """An axis and the ranks that meet on it, ascending: what a group is called in every program."""
@@ -99,10 +108,9 @@ class _Nodes:
     """The nodes that happen, one value each: what they are and how long they ran and waited."""
 
     graph: Graph
+    node: Longs
     rank_class: Longs
     kind: Longs
-    phase: Longs
-    collective: Longs
     communicator: Longs
     microbatch: Longs
     start_s: Floats
@@ -121,10 +129,9 @@ class _Nodes:
         wait = np.clip(timeline.wait_s[happens], 0.0, timeline.step_time_s)
         return cls(
             graph,
+            happens,
             graph.rank_class[happens].astype(np.int64),
             kind,
-            ops.ints("phase")[op],
-            ops.ints("collective")[op],
             communicator,
             ops.microbatch[op].astype(np.int64),
             start,
@@ -133,24 +140,31 @@ class _Nodes:
             np.where(communicator >= 0, wait, 0.0),
         )
 
-    @property
-    def kind_of_compute(self) -> Longs:
-        """Which of the kinds of computation each node is, whatever it is."""
-        of_phase = np.array([_KINDS.index(_KIND_OF_PHASE.get(phase, OTHER)) for phase in Phase])
-        return np.where(self.kind == Kind.HOST, _KINDS.index(HOST), of_phase[self.phase])
 
+def kinds_of(graph: Graph) -> tuple[Longs, list[str]]:
+    """Returns what each node does, as the number of a name, and the names.
 
-def _kinds(nodes: _Nodes) -> dict[str, Spent]:
-    """Returns means over ranks by what ops do: compute of a phase, the host's work, a collective over an axis."""
-    graph = nodes.graph
+    A name is the compute of a phase, the host's work, or a collective over an axis.
+    """
+    ops = graph.ops
+    phase, communicator = ops.ints("phase")[graph.op], ops.ints("communicator")[graph.op]
+    of_phase = np.array([_KINDS.index(_KIND_OF_PHASE.get(phase, OTHER)) for phase in Phase])
+    number = np.where(ops.ints("kind")[graph.op] == Kind.HOST, _KINDS.index(HOST), of_phase[phase])
     axes = list(dict.fromkeys(communicator.axis for communicator in graph.program.communicators))
     axis_of = np.array([*(axes.index(communicator.axis) for communicator in graph.program.communicators), -1])
     # A batched send and receive is a way to issue transfers, which another program may issue one by one.
-    collective = np.where(nodes.collective == Collective.EXCHANGE, Collective.TRANSFER, nodes.collective)
-    meets = nodes.communicator >= 0
-    number = nodes.kind_of_compute
-    number[meets] = len(_KINDS) + axis_of[nodes.communicator[meets]] * len(Collective) + collective[meets]
-    names = [*_KINDS, *(f"{axis} {label(what)}" for axis in axes for what in Collective)]
+    collective = ops.ints("collective")[graph.op]
+    collective = np.where(collective == Collective.EXCHANGE, Collective.TRANSFER, collective)
+    meets = communicator >= 0
+    number[meets] = len(_KINDS) + axis_of[communicator[meets]] * len(Collective) + collective[meets]
+    return number, [*_KINDS, *(f"{axis} {label(what)}" for axis in axes for what in Collective)]
+
+
+def _kinds(nodes: _Nodes) -> dict[str, Spent]:
+    """Returns means over ranks by what ops do."""
+    graph = nodes.graph
+    number, names = kinds_of(graph)
+    number = number[nodes.node]
     share = graph.classes.count[nodes.rank_class] / max(graph.program.world, 1)
     running = np.bincount(number, weights=nodes.running_s * share, minlength=len(names))
     wait = np.bincount(number, weights=nodes.wait_s * share, minlength=len(names))
@@ -207,7 +221,7 @@ def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
     ranks = np.zeros((len(graph.classes), mesh.pp))
     np.add.at(ranks, (graph.classes.of_rank, mesh.coordinate("pp")), 1.0)
     by_stage = {}
-    kind = np.where(nodes.kind == Kind.COMPUTE, nodes.kind_of_compute, -1)
+    kind = np.where(nodes.kind == Kind.COMPUTE, kinds_of(graph)[0][nodes.node], -1)
     for word, phase_kind in (("forward", FORWARD), ("backward", BACKWARD)):
         mine = np.flatnonzero((kind == _KINDS.index(phase_kind)) & (nodes.microbatch >= 0))
         if not len(mine):
@@ -220,3 +234,50 @@ def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
             mean = float(np.average(seconds[here], weights=weight[here, stage]))
             by_stage[stage, word] = PerMicrobatch(mean, float(seconds[here].min()), float(seconds[here].max()))
     return dict(sorted(by_stage.items(), key=lambda entry: (entry[0][0], entry[0][1] == "backward")))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Ops of one name: the part of the breakdown that their time counts as, what they do, and their name.
+
+    `kind` and `name` are empty for time in which no op of the rank runs: bubbles, stragglers, idle time.
+    """
+
+    part: str
+    kind: str = ""
+    name: str = ""
+
+    @property
+    def nameless(self) -> Cause:
+        """All ops that do the same in the same part."""
+        return Cause(self.part, self.kind)
+
+
+def causes(timeline: Timeline) -> dict[Cause, float]:
+    """Divides a step further than its breakdown does, by the ops that run or that ranks wait for.
+
+    Every cause lies in one part of the breakdown. So the causes of two steps, each next to its counterpart, account for
+    all of the difference between them.
+
+    Returns:
+        Seconds by cause, mean over ranks; they sum to the step.
+    """
+    chain, parts = Chain(timeline), parts_of(timeline)
+    coarse = part_labels(timeline, chain, parts)
+    graph = timeline.graph
+    kind, kinds = kinds_of(graph)
+    name = graph.ops.ints("name")[graph.op]
+    sizes = (len(parts), len(kinds), len(graph.program.strings))
+    keys, place = np.unique(np.ravel_multi_index((coarse.runs, kind, name), sizes), return_inverse=True)
+    labels = Labels(
+        len(keys) + len(parts), place.ravel(), len(keys) + coarse.late, len(keys) + coarse.idle, coarse.between_stages
+    )
+    seconds = mean_over_ranks(timeline, count_seconds(timeline, chain, labels))
+    places = zip(*(numbers.tolist() for numbers in np.unravel_index(keys, sizes)), strict=True)
+    strings = graph.program.strings
+    named = [Cause(parts[part], kinds[what], strings[text]) for part, what, text in places]
+    by_cause: dict[Cause, float] = {}
+    for cause, spent in zip([*named, *map(Cause, parts)], seconds.tolist(), strict=True):
+        if spent > 1e-12 * timeline.step_time_s:
+            by_cause[cause] = by_cause.get(cause, 0.0) + spent
+    return by_cause

@@ -11,7 +11,7 @@ late. So a transfer that merely happens to run during a bubble is not called exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -28,6 +28,8 @@ IMBALANCE, STRAGGLER = "imbalance", "straggler"
 """Names of the part in which a rank waits for a late rank of its own stage. Ranks of a plan differ without any of them
 being slow: in what they compute, or in how far their data travel. A late rank is called a straggler only where one was
 made slow, or was recorded."""
+_PART_OF_PHASE = {Phase.RECOMPUTE: "recompute", Phase.OPTIMIZER: "optimizer"}
+"""The part that compute of a phase counts as, where it is not plain compute."""
 LATE_PARTS = ("bubble", IMBALANCE, STRAGGLER)
 """The parts in which a rank waits for a late partner."""
 
@@ -62,19 +64,10 @@ def breakdown(timeline: Timeline, chain: Chain | None = None, late: str = IMBALA
 
     `late` names the wait for late ranks of the own stage: `IMBALANCE` or `STRAGGLER`.
     """
-    parts = (*COMPUTE_PARTS, *_parts_without_compute(timeline, late))
-    of_phase = {Phase.RECOMPUTE: "recompute", Phase.OPTIMIZER: "optimizer"}
-    seconds = np.zeros((len(timeline.graph.classes), len(parts)))
-
-    def add(owner: Longs, part: Longs, low: Floats, high: Floats) -> None:
-        np.add.at(seconds, (owner, part), high - low)
-
-    attribution = _Attribution(
-        timeline, chain or Chain(timeline), parts, [of_phase.get(phase, "compute") for phase in Phase], add
-    )
-    attribution.run(range(len(timeline.graph.classes)))
-    count = timeline.graph.classes.count
-    mean = count @ seconds / max(int(count.sum()), 1)
+    parts = parts_of(timeline, late)
+    chain = chain or Chain(timeline)
+    seconds = count_seconds(timeline, chain, part_labels(timeline, chain, parts))
+    mean = mean_over_ranks(timeline, seconds)
     rounding = 1e-12 * timeline.step_time_s
     return Breakdown(parts, seconds, {part: float(s) for part, s in zip(parts, mean, strict=True) if s > rounding})
 
@@ -82,19 +75,77 @@ def breakdown(timeline: Timeline, chain: Chain | None = None, late: str = IMBALA
 def stretches(timeline: Timeline, classes: tuple[int, ...], chain: Chain | None = None) -> Stretches:
     """Returns when each of some rank classes was in which part of the breakdown."""
     phases = [label(phase) for phase in Phase]
-    parts = (*phases, *_parts_without_compute(timeline, IMBALANCE))
+    parts = (*phases, *parts_of(timeline)[len(COMPUTE_PARTS) :])
+    chain = chain or Chain(timeline)
     rows: list[tuple[Longs, Longs, Floats, Floats]] = []
-    attribution = _Attribution(timeline, chain or Chain(timeline), parts, phases, lambda *row: rows.append(row))
-    attribution.run(classes)
+    labels = part_labels(timeline, chain, parts, phases)
+    _Attribution(timeline, chain, labels, lambda *row: rows.append(row)).run(classes)
     owner, part, low, high = (np.concatenate(column) for column in zip(*rows, strict=True))
     place = np.zeros(len(timeline.graph.classes), dtype=np.int64)
     place[list(classes)] = np.arange(len(classes))
     return Stretches(classes, parts, place[owner], part, low, high)
 
 
-def _parts_without_compute(timeline: Timeline, late: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What the time of a step is given to, as numbers below `count`.
+
+    `runs` is the label of each node while it runs, `late` the one while its partner is late, `idle` that of the rest.
+    `between_stages` says which nodes wait for partners of other pipeline stages.
+    """
+
+    count: int
+    runs: Longs
+    late: Longs
+    idle: int
+    between_stages: Mask
+
+
+def parts_of(timeline: Timeline, late: str = IMBALANCE) -> tuple[str, ...]:
+    """Returns the parts that a timeline's step may have."""
     axes = dict.fromkeys(communicator.axis for communicator in timeline.graph.program.communicators)
-    return (*(f"{axis}{EXPOSED}" for axis in axes), "bubble", late, "host", "idle")
+    return (*COMPUTE_PARTS, *(f"{axis}{EXPOSED}" for axis in axes), "bubble", late, "host", "idle")
+
+
+def part_labels(
+    timeline: Timeline, chain: Chain, parts: tuple[str, ...], phases: Sequence[str] | None = None
+) -> Labels:
+    """Returns the parts that running nodes and late partners count as.
+
+    Args:
+        timeline: The step.
+        chain: What each node of it waited for.
+        parts: The names of the parts.
+        phases: The part that compute of each phase counts as; None for those of the breakdown.
+    """
+    graph, part = timeline.graph, parts.index
+    phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
+    axes = [communicator.axis for communicator in graph.program.communicators]
+    idle, bubble = part("idle"), part("bubble")
+    exposed = np.array([*(part(f"{axis}{EXPOSED}") for axis in axes), idle])
+    late = np.array([*(bubble if axis == "pp" else bubble + 1 for axis in axes), idle])
+    of_phase = phases or [_PART_OF_PHASE.get(each, "compute") for each in Phase]
+    compute = np.array([part(name) for name in of_phase])
+    runs = np.where(chain.kind == Kind.COMPUTE, compute[phase], exposed[communicator])
+    runs = np.where(chain.kind == Kind.HOST, part("host"), runs)
+    return Labels(len(parts), runs, late[communicator], idle, late[communicator] == bubble)
+
+
+def count_seconds(timeline: Timeline, chain: Chain, labels: Labels) -> Floats:
+    """Gives every instant of every rank to a label: seconds by rank class and label, which sum to the step."""
+    seconds = np.zeros((len(timeline.graph.classes), labels.count))
+
+    def add(owner: Longs, part: Longs, low: Floats, high: Floats) -> None:
+        np.add.at(seconds, (owner, part), high - low)
+
+    _Attribution(timeline, chain, labels, add).run(range(len(timeline.graph.classes)))
+    return seconds
+
+
+def mean_over_ranks(timeline: Timeline, seconds: Floats) -> Floats:
+    """Returns the mean over ranks of seconds by rank class."""
+    count = timeline.graph.classes.count
+    return np.asarray(count @ seconds / max(int(count.sum()), 1))
 
 
 @dataclass(slots=True)
@@ -120,22 +171,15 @@ class _Gaps:
 
 
 class _Attribution:
-    """Gives every stretch of a class's step to a part, in calls of `add(owner, part, low_s, high_s)`."""
+    """Gives every stretch of a class's step to a label, in calls of `add(owner, label, low_s, high_s)`."""
 
     def __init__(
-        self,
-        timeline: Timeline,
-        chain: Chain,
-        parts: tuple[str, ...],
-        of_phase: list[str],
-        add: Callable[[Longs, Longs, Floats, Floats], None],
+        self, timeline: Timeline, chain: Chain, labels: Labels, add: Callable[[Longs, Longs, Floats, Floats], None]
     ) -> None:
         graph = timeline.graph
-        self.timeline, self.chain, self.parts, self.of_phase, self.add = timeline, chain, parts, of_phase, add
-        self.idle, self.bubble = parts.index("idle"), parts.index("bubble")
-        self.imbalance = self.bubble + 1
+        self.timeline, self.chain, self.labels, self.add = timeline, chain, labels, add
         self.rank_class = graph.rank_class.astype(np.int64)
-        self.runs, self.late = self._parts_of_nodes()
+        self.runs, self.late, self.idle = labels.runs, labels.late, labels.idle
         meets = np.flatnonzero(graph.unit < graph.rendezvous)
         self.meetings = distinct(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
         self.earliest = self._earliest()
@@ -143,18 +187,6 @@ class _Attribution:
     def run(self, classes: Iterable[int]) -> None:
         """Attributes the step of each of some classes."""
         self._explain(_Gaps.all_of([self._count_compute(number) for number in classes]))
-
-    def _parts_of_nodes(self) -> tuple[Longs, Longs]:
-        """Returns the part that a node's running counts as, and the part that counts while its partner is late."""
-        graph, part = self.timeline.graph, self.parts.index
-        phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
-        axes = [communicator.axis for communicator in graph.program.communicators]
-        exposed = np.array([*(part(f"{axis}{EXPOSED}") for axis in axes), self.idle])
-        late = np.array([*(self.bubble if axis == "pp" else self.imbalance for axis in axes), self.idle])
-        compute = np.array([part(name) for name in self.of_phase])
-        kind = self.chain.kind
-        runs = np.where(kind == Kind.COMPUTE, compute[phase], exposed[communicator])
-        return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
 
     def _earliest(self) -> Longs:
         """Returns, for each node, how far back the walk leads over ops of its rank that no other rank takes part in.
@@ -225,10 +257,9 @@ class _Attribution:
     def _cross(self, gaps: _Gaps) -> None:
         """Moves from an op to the member of its rendezvous that came last; off its rank, a partner is late."""
         latest = self.chain.latest[gaps.node]
-        late = self.late[gaps.node]
         # A partner that is late because it waits for another stage is itself in a bubble, and so is who waits for it.
-        leaves = (latest != gaps.node) & ((gaps.away < 0) | (late == self.bubble))
-        gaps.away[leaves] = late[leaves]
+        leaves = (latest != gaps.node) & ((gaps.away < 0) | self.labels.between_stages[gaps.node])
+        gaps.away[leaves] = self.late[gaps.node[leaves]]
         gaps.node = latest
         gaps.away[self.rank_class[latest] == gaps.owner] = -1
 

@@ -1,8 +1,12 @@
 """Two answers side by side: by how much the step differs, and where the difference comes from.
 
-Nothing is matched op by op: the two programs may split and name their work as they like. The breakdowns of both sum to
-their steps, so the differences of their parts sum to the error of the step; that is the headline. The rest shows where
-in the job a part's difference sits: what kind of op, which rank, which stage, which group.
+One answer is the base, the other the subject: a prediction next to a measurement of the same job, or a job B next to
+the job A that it was made of. Differences are the subject's time minus that of the base.
+
+The breakdowns of both sum to their steps, so the differences of their parts sum to that of the step; that is the
+headline. Two predictions are divided further, by ops of the same name. A recording splits and names its work as it
+likes: nothing of it is matched op by op. The rest shows where in the job a part's difference sits: what kind of op,
+which rank, which stage, which group.
 """
 
 from __future__ import annotations
@@ -13,12 +17,16 @@ from typing import TypeVar
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
-from foretrace.readings.account import Account, Group, PerMicrobatch, Spent, account
+from foretrace.readings.account import Account, Cause, Group, PerMicrobatch, Spent, account, causes
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import IMBALANCE, STRAGGLER, Breakdown
+from foretrace.readings.differences import Difference, differences
 
 GAPS = "gaps between ops"
 """The part of a step in which no op of its critical path runs: recordings have such stretches, simulations do not."""
+
+PREDICTED, MEASURED = "predicted", "measured"
+A, B = "A", "B"
 
 _AXES = ("tp", "cp", "dp", "pp", "ep", "etp")
 _ROUNDING = 1e-9
@@ -31,18 +39,18 @@ Key = TypeVar("Key", bound=Hashable)
 class Pair:
     """The same figure of both runs, in seconds."""
 
-    predicted_s: float
-    measured_s: float
+    subject_s: float
+    base_s: float
 
     @property
     def difference_s(self) -> float:
-        """Predicted minus measured: above zero, the prediction is too slow."""
-        return self.predicted_s - self.measured_s
+        """The subject minus the base: above zero, a prediction is too slow, or B is slower than A."""
+        return self.subject_s - self.base_s
 
     @property
     def error(self) -> float | None:
-        """The difference as a share of the measured; None where that is zero."""
-        return self.difference_s / self.measured_s if self.measured_s > 0 else None
+        """The difference as a share of the base; None where that is zero."""
+        return self.difference_s / self.base_s if self.base_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,14 @@ class ComparedPart:
     """A named part of both steps."""
 
     name: str
+    seconds: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class CauseRow:
+    """A cause of both steps; without a name where the two name the ops of its kind differently."""
+
+    cause: Cause
     seconds: Pair
 
 
@@ -79,15 +95,15 @@ class StageRow:
 
     stage: int
     direction: str
-    predicted: PerMicrobatch | None
-    measured: PerMicrobatch | None
+    subject: PerMicrobatch | None
+    base: PerMicrobatch | None
 
     @property
     def mean(self) -> Pair | None:
         """The means of both runs, if both have one."""
-        if self.predicted is None or self.measured is None:
+        if self.subject is None or self.base is None:
             return None
-        return Pair(self.predicted.mean_s, self.measured.mean_s)
+        return Pair(self.subject.mean_s, self.base.mean_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +118,23 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far a prediction is from a measurement, and where.
+    """How far a subject is from its base, and where.
 
     `breakdown` sums to the step on both sides. `until_optimizer` is the time at which the last rank starts to update
     its parameters: fp16 runs skip the update of a step that overflowed, so that there only what precedes it compares.
-    Parts, kinds and critical paths come with the largest difference first; ranks, stages and groups in their order,
-    and are empty where the two jobs do not have the same ranks in the same places.
+    Parts, causes, kinds and critical paths come with the largest difference first; ranks, stages and groups in their
+    order, and are empty where the two jobs do not have the same ranks in the same places. `causes` sum to the step as
+    `breakdown` does, and `differences` are what the jobs, machines and prices of two predictions differ in; both are
+    empty where the base was measured.
     """
 
-    predicted: Answer
-    measured: Answer
+    subject: Answer
+    base: Answer
     step: Pair
     until_optimizer: Pair | None
+    differences: tuple[Difference, ...]
     breakdown: tuple[ComparedPart, ...]
+    causes: tuple[CauseRow, ...]
     kinds: tuple[KindRow, ...]
     critical_path: tuple[ComparedPart, ...]
     ranks: tuple[RankRow, ...]
@@ -125,74 +145,98 @@ class Comparison:
     diagnostics: tuple[Diagnostic, ...]
 
     @property
-    def measured_word(self) -> str:
-        """The word for the second run: "measured", or "simulated" where no one recorded it."""
-        return second_word(self.measured)
+    def with_measured(self) -> bool:
+        """Whether a prediction is compared with a measurement."""
+        return _is_measured(self.subject, self.base)
 
     @property
-    def band_contains_measured(self) -> bool | None:
-        """Whether the measured step lies in the predicted band; None where the prediction has none."""
-        band = self.predicted.step_time_band_s
+    def labels(self) -> tuple[str, str]:
+        """What the subject and the base are called."""
+        return (PREDICTED, MEASURED) if self.with_measured else (B, A)
+
+    @property
+    def band_contains_base(self) -> bool | None:
+        """Whether the step of the base lies in the band of the subject; None where that has none."""
+        band = self.subject.step_time_band_s
         if band is None or band[0] >= band[1]:
             return None
-        return band[0] <= self.measured.step_time_s <= band[1]
+        return band[0] <= self.base.step_time_s <= band[1]
 
 
-def second_word(answer: Answer) -> str:
-    """Returns "measured" for a recording, "simulated" for anything that stands in its place."""
-    return "measured" if answer.timeline.recorded else "simulated"
+def _is_measured(subject: Answer, base: Answer) -> bool:
+    return base.timeline.recorded and not subject.timeline.recorded
 
 
-def compare(predicted: Answer, measured: Answer) -> Comparison:
-    """Compares a prediction with a measurement of the same job, or with another simulation."""
-    ours, theirs = account(predicted), account(measured)
-    same_mesh = _same_mesh(predicted.timeline.graph.program.mesh, measured.timeline.graph.program.mesh)
+def compare(subject: Answer, base: Answer) -> Comparison:
+    """Compares a prediction with a measurement of the same job, or a job with another that it is a change of."""
+    ours, theirs = account(subject), account(base)
+    same_mesh = _same_mesh(subject.timeline.graph.program.mesh, base.timeline.graph.program.mesh)
     until = (ours.until_optimizer_s, theirs.until_optimizer_s)
-    unlike = _unlike(predicted, measured, ours, theirs, same_mesh)
+    measured = _is_measured(subject, base)
+    unlike = _unlike(subject, base, ours, theirs, same_mesh)
+    labels = (PREDICTED, MEASURED) if measured else (B, A)
+    sides = ((labels[0], subject, ours), (labels[1], base, theirs))
+    sides = sides if measured else sides[::-1]
     return Comparison(
-        predicted=predicted,
-        measured=measured,
-        step=Pair(predicted.step_time_s, measured.step_time_s),
+        subject=subject,
+        base=base,
+        step=Pair(subject.step_time_s, base.step_time_s),
         until_optimizer=None if until[0] is None or until[1] is None else Pair(until[0], until[1]),
-        breakdown=_parts(*_breakdowns(predicted.breakdown, measured.breakdown)),
+        differences=() if measured else differences(base, subject),
+        breakdown=_parts(*_breakdowns(subject.breakdown, base.breakdown)),
+        causes=() if measured else _causes(causes(subject.timeline), causes(base.timeline)),
         kinds=_kinds(ours.kinds, theirs.kinds),
-        critical_path=_parts(_path_parts(predicted), _path_parts(measured)),
+        critical_path=_parts(_path_parts(subject), _path_parts(base)),
         ranks=_ranks(ours, theirs) if same_mesh else (),
         stages=_stages(ours, theirs) if same_mesh else (),
         groups=_groups(ours.groups, theirs.groups) if same_mesh else (),
         unlike=tuple(difference.words for difference in unlike),
         diagnostics=(
-            *(Diagnostic("warning", difference.code, f"{difference.words}: {difference.so}") for difference in unlike),
-            *_differences(predicted, measured, ours, theirs),
-            *_carried("predicted", predicted.diagnostics),
-            *_carried(second_word(measured), measured.diagnostics),
+            *(
+                # Who compares two plans knows that they differ.
+                Diagnostic("warning" if measured else "note", difference.code, f"{difference.words}: {difference.so}")
+                for difference in unlike
+            ),
+            *_step_notes(sides),
+            *_carried(sides),
         ),
     )
 
 
-def _parts(predicted: Mapping[str, float], measured: Mapping[str, float]) -> tuple[ComparedPart, ...]:
-    rows = [
-        ComparedPart(name, Pair(predicted.get(name, 0.0), measured.get(name, 0.0)))
-        for name in _either(predicted, measured)
-    ]
+def _causes(subject: Mapping[Cause, float], base: Mapping[Cause, float]) -> tuple[CauseRow, ...]:
+    """Returns every cause once; ops whose name only one of the two has are added up by what they do."""
+
+    def matched(spent: Mapping[Cause, float], other: Mapping[Cause, float]) -> dict[Cause, float]:
+        sums: dict[Cause, float] = {}
+        for cause, seconds in spent.items():
+            key = cause if cause in other else cause.nameless
+            sums[key] = sums.get(key, 0.0) + seconds
+        return sums
+
+    ours, theirs = matched(subject, base), matched(base, subject)
+    rows = [CauseRow(cause, Pair(ours.get(cause, 0.0), theirs.get(cause, 0.0))) for cause in _either(ours, theirs)]
     return tuple(sorted(rows, key=lambda row: -abs(row.seconds.difference_s)))
 
 
-def _breakdowns(predicted: Breakdown, measured: Breakdown) -> tuple[dict[str, float], dict[str, float]]:
+def _parts(subject: Mapping[str, float], base: Mapping[str, float]) -> tuple[ComparedPart, ...]:
+    rows = [ComparedPart(name, Pair(subject.get(name, 0.0), base.get(name, 0.0))) for name in _either(subject, base)]
+    return tuple(sorted(rows, key=lambda row: -abs(row.seconds.difference_s)))
+
+
+def _breakdowns(subject: Breakdown, base: Breakdown) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the means of both, with one name for waits that one run calls imbalance and the other a straggler's."""
-    if STRAGGLER not in (*predicted.parts, *measured.parts):
-        return predicted.mean_s, measured.mean_s
+    if STRAGGLER not in (*subject.parts, *base.parts):
+        return subject.mean_s, base.mean_s
     ours, theirs = (
         {STRAGGLER if part == IMBALANCE else part: seconds for part, seconds in side.mean_s.items()}
-        for side in (predicted, measured)
+        for side in (subject, base)
     )
     return ours, theirs
 
 
-def _kinds(predicted: Mapping[str, Spent], measured: Mapping[str, Spent]) -> tuple[KindRow, ...]:
+def _kinds(subject: Mapping[str, Spent], base: Mapping[str, Spent]) -> tuple[KindRow, ...]:
     rows = [
-        KindRow(name, *_spent(predicted.get(name, Spent()), measured.get(name, Spent())))
-        for name in _either(predicted, measured)
+        KindRow(name, *_spent(subject.get(name, Spent()), base.get(name, Spent()))) for name in _either(subject, base)
     ]
     return tuple(sorted(rows, key=lambda row: -abs(row.running.difference_s)))
 
@@ -204,12 +248,12 @@ def _path_parts(simulation: Answer) -> dict[str, float]:
     return {**path.parts_s, GAPS: gaps} if gaps > _ROUNDING * step else dict(path.parts_s)
 
 
-def _ranks(predicted: Account, measured: Account) -> tuple[RankRow, ...]:
+def _ranks(subject: Account, base: Account) -> tuple[RankRow, ...]:
     """Returns every rank once, those with equal times together."""
     by_times: dict[tuple[float, ...], list[int]] = {}
     sides = [
         column
-        for times_of_side in (predicted.ranks, measured.ranks)
+        for times_of_side in (subject.ranks, base.ranks)
         for column in (times_of_side.compute_s, times_of_side.held_up_s, times_of_side.end_s)
     ]
     for rank, times in enumerate(zip(*(column.tolist() for column in sides), strict=True)):
@@ -217,37 +261,37 @@ def _ranks(predicted: Account, measured: Account) -> tuple[RankRow, ...]:
     return tuple(RankRow(tuple(ranks), *map(Pair, times[:3], times[3:])) for times, ranks in by_times.items())
 
 
-def _stages(predicted: Account, measured: Account) -> tuple[StageRow, ...]:
-    keys = sorted(_either(predicted.stages, measured.stages), key=lambda key: (key[0], key[1] == "backward"))
-    return tuple(StageRow(*key, predicted.stages.get(key), measured.stages.get(key)) for key in keys)
+def _stages(subject: Account, base: Account) -> tuple[StageRow, ...]:
+    keys = sorted(_either(subject.stages, base.stages), key=lambda key: (key[0], key[1] == "backward"))
+    return tuple(StageRow(*key, subject.stages.get(key), base.stages.get(key)) for key in keys)
 
 
-def _groups(predicted: Mapping[Group, Spent], measured: Mapping[Group, Spent]) -> tuple[GroupRow, ...]:
+def _groups(subject: Mapping[Group, Spent], base: Mapping[Group, Spent]) -> tuple[GroupRow, ...]:
     """Returns every group once, those of an axis with equal times together."""
     by_spent: dict[tuple[str, Spent, Spent], list[tuple[int, ...]]] = {}
-    for group in _either(predicted, measured):
-        spent = (predicted.get(group, Spent()), measured.get(group, Spent()))
+    for group in _either(subject, base):
+        spent = (subject.get(group, Spent()), base.get(group, Spent()))
         by_spent.setdefault((group[0], *spent), []).append(group[1])
     return tuple(
         GroupRow(axis, tuple(groups), *_spent(ours, theirs)) for (axis, ours, theirs), groups in by_spent.items()
     )
 
 
-def _spent(predicted: Spent, measured: Spent) -> tuple[Pair, Pair]:
-    return Pair(predicted.running_s, measured.running_s), Pair(predicted.wait_s, measured.wait_s)
+def _spent(subject: Spent, base: Spent) -> tuple[Pair, Pair]:
+    return Pair(subject.running_s, base.running_s), Pair(subject.wait_s, base.wait_s)
 
 
-def _either(predicted: Iterable[Key], measured: Iterable[Key]) -> list[Key]:
+def _either(subject: Iterable[Key], base: Iterable[Key]) -> list[Key]:
     """Returns the keys that either run has, in the order of the prediction."""
-    return list(dict.fromkeys([*predicted, *measured]))
+    return list(dict.fromkeys([*subject, *base]))
 
 
-def _same_mesh(predicted: Mesh, measured: Mesh) -> bool:
+def _same_mesh(subject: Mesh, base: Mesh) -> bool:
     """Returns whether every rank has the same place in both."""
-    if any(predicted.size(axis) != measured.size(axis) for axis in _AXES):
+    if any(subject.size(axis) != base.size(axis) for axis in _AXES):
         return False
-    dense = [axis for axis in ("tp", "cp", "dp", "pp") if predicted.size(axis) > 1]
-    return all((predicted.coordinate(axis) == measured.coordinate(axis)).all() for axis in dense)
+    dense = [axis for axis in ("tp", "cp", "dp", "pp") if subject.size(axis) > 1]
+    return all((subject.coordinate(axis) == base.coordinate(axis)).all() for axis in dense)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,40 +303,54 @@ class _Unlike:
     so: str
 
 
-def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
+def _unlike(subject: Answer, base: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
     """Returns the differences that keep the two runs from being the same job."""
-    differences = []
+    unlike = []
+    measured = _is_measured(subject, base)
     so = "the step and means over ranks are compared, single ranks, stages and groups are not"
-    if predicted.world_size != measured.world_size:
-        words = f"{predicted.world_size:,} ranks are predicted, {measured.world_size:,} {second_word(measured)}"
-        differences.append(_Unlike("different-mesh", words, so))
+
+    def words(what: str, of_subject: str, of_base: str) -> str:
+        if measured:
+            return f"{what}: {of_subject} predicted, {of_base} measured"
+        return f"{what}: {of_base} in A, {of_subject} in B"
+
+    if subject.world_size != base.world_size:
+        text = words("ranks", f"{subject.world_size:,}", f"{base.world_size:,}")
+        unlike.append(_Unlike("different-mesh", text, so))
     elif not same_mesh:
-        words = f"the predicted run has {predicted.mesh}, the {second_word(measured)} {measured.mesh}"
-        differences.append(_Unlike("different-mesh", words, so))
-    if ours.microbatches and theirs.microbatches and ours.microbatches != theirs.microbatches:
-        words = f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} {second_word(measured)}"
-        differences.append(_Unlike("different-microbatches", words, "the steps do not do the same work"))
-    return differences
+        unlike.append(_Unlike("different-mesh", words("mesh", subject.mesh, base.mesh), so))
+    tokens = {None if answer.model is None else answer.model.tokens_per_step for answer in (subject, base)}
+    same_work = len(tokens) == 1 and None not in tokens
+    if ours.microbatches and theirs.microbatches and ours.microbatches != theirs.microbatches and not same_work:
+        text = words("microbatches", str(ours.microbatches), str(theirs.microbatches))
+        unlike.append(_Unlike("different-microbatches", text, "the steps may not do the same work"))
+    return unlike
 
 
-def _differences(predicted: Answer, measured: Answer, ours: Account, theirs: Account) -> list[Diagnostic]:
-    """Returns warnings about what the two runs measure differently, although the job may be the same."""
+_Side = tuple[str, Answer, Account]
+
+
+def _step_notes(sides: tuple[_Side, ...]) -> list[Diagnostic]:
+    """Returns warnings about what the two runs time differently, although the job may be the same."""
     notes = []
-    if predicted.repeats != measured.repeats:
+    if len({answer.repeats for _, answer, _ in sides}) > 1:
         kinds = {True: "the steady period of steps that follow each other", False: "the makespan of one step"}
-        second = second_word(measured)
-        text = f"the predicted step time is {kinds[predicted.repeats]}, the {second} {kinds[measured.repeats]}"
-        notes.append(Diagnostic("warning", "different-step-times", text))
-    sides = (("predicted", ours), (second_word(measured), theirs))
-    missing = [name for name, spent in sides if spent.until_optimizer_s is None]
+        first, second = (f"{label}: {kinds[answer.repeats]}" for label, answer, _ in sides)
+        notes.append(Diagnostic("warning", "different-step-times", f"the step times differ in kind; {first}, {second}"))
+    missing = [label for label, _, spent in sides if spent.until_optimizer_s is None]
     if len(missing) == 1:
-        text = f"the {missing[0]} run has no optimizer: the time up to it is not compared"
+        text = f"{missing[0]} has no optimizer: the time up to it is not compared"
         notes.append(Diagnostic("note", "too-little-data", text))
     return notes
 
 
-def _carried(side: str, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+def _carried(sides: tuple[_Side, ...]) -> list[Diagnostic]:
+    """Returns the diagnostics of both answers with the side each is about; those that both have come once."""
+    texts: dict[Diagnostic, list[str]] = {}
+    for label, answer, _ in sides:
+        for diagnostic in answer.diagnostics:
+            texts.setdefault(diagnostic, []).append(label)
     return [
-        Diagnostic(diagnostic.level, diagnostic.code, f"{side}: {diagnostic.message}", diagnostic.where)
-        for diagnostic in diagnostics
+        Diagnostic(each.level, each.code, f"{' and '.join(dict.fromkeys(labels))}: {each.message}", each.where)
+        for each, labels in texts.items()
     ]

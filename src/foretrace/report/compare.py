@@ -1,23 +1,40 @@
-"""A prediction next to a measurement, as a screen, as JSON and as one Perfetto trace."""
+"""Two answers side by side, as a screen, as JSON and as one Perfetto trace."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from foretrace.basics.units import format_count, format_percent, format_time
+from foretrace.basics.plain import to_plain
+from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
 from foretrace.export.perfetto import NamedTimeline, PerfettoSummary, write_timelines
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.compare import ComparedPart, Comparison, GroupRow, KindRow, Pair, RankRow, StageRow
-from foretrace.report.json import read_record, to_json, with_properties
+from foretrace.readings.compare import (
+    CauseRow,
+    ComparedPart,
+    Comparison,
+    GroupRow,
+    KindRow,
+    Pair,
+    RankRow,
+    StageRow,
+)
+from foretrace.report.json import read_record, to_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 
 COMPARISON_SCHEMA = "foretrace.comparison/1"
+DIFFERENCE_SCHEMA = "foretrace.difference/1"
+"""Of two predictions, A and B; the other of a prediction and a measurement."""
 MAX_PARTS = 6
+MAX_CAUSES = 10
+MAX_TEXT = 32
+"""Characters of an op's name or a value in a table."""
+_MINOR = ("shard", "padded_vocab")
+"""What follows from other differences and is shown in the JSON alone."""
 WORST = 3
 """Ranks, stages and groups shown; all are in the JSON."""
 
@@ -37,6 +54,9 @@ class RunRecord:
     step_time_band_s: tuple[float, float] | None
     step_time_is: str
     recorded: bool
+    tokens_per_s_per_gpu: float | None
+    mfu: float | None
+    peak_memory_bytes: int | None
 
     @classmethod
     def of(cls, answer: Answer) -> RunRecord:
@@ -47,28 +67,40 @@ class RunRecord:
             cluster=None if answer.cluster is None else answer.cluster.name,
             step_time_is="steady period" if answer.repeats else "makespan of one step",
             recorded=answer.timeline.recorded,
+            peak_memory_bytes=None if answer.peak_memory is None else answer.peak_memory.bytes,
         )
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Returns all of a comparison: seconds, and shares of the measured step."""
+    """Returns all of a comparison: seconds, and shares of the step of the base."""
+    subject, base = (label.lower() for label in comparison.labels)
+    measured = comparison.with_measured
+
+    def both(of_subject: Any, of_base: Any, ending: str = "") -> dict[str, Any]:
+        sides = {f"{subject}{ending}": of_subject, f"{base}{ending}": of_base}
+        return sides if measured else dict(reversed(sides.items()))
 
     def pair(seconds: Pair) -> dict[str, Any]:
-        return {**with_properties(seconds, "difference_s"), "share_of_step": _share(comparison, seconds)}
+        sides = both(seconds.subject_s, seconds.base_s, "_s")
+        return {**sides, "difference_s": seconds.difference_s, "share_of_step": _share(comparison, seconds)}
 
     def part(row: ComparedPart) -> dict[str, Any]:
         return {"part": row.name, **pair(row.seconds)}
 
+    change = "error" if measured else "change"
     until = comparison.until_optimizer
+    only: dict[str, Any] = {"band_contains_measured": comparison.band_contains_base}
+    if not measured:
+        causes = [{**to_plain(row.cause), **pair(row.seconds)} for row in comparison.causes]
+        only = {"differences": comparison.differences, "causes": causes}
     return to_json(
-        COMPARISON_SCHEMA,
+        COMPARISON_SCHEMA if measured else DIFFERENCE_SCHEMA,
         {
-            "predicted": RunRecord.of(comparison.predicted),
-            "measured": RunRecord.of(comparison.measured),
+            **both(RunRecord.of(comparison.subject), RunRecord.of(comparison.base)),
             "step": pair(comparison.step),
-            "error": comparison.step.error,
-            "band_contains_measured": comparison.band_contains_measured,
-            "until_optimizer": None if until is None else {**pair(until), "error": until.error},
+            change: comparison.step.error,
+            **only,
+            "until_optimizer": None if until is None else {**pair(until), change: until.error},
             "breakdown": [part(row) for row in comparison.breakdown],
             "kinds": [
                 {"kind": row.name, "running": pair(row.running), "wait": pair(row.wait)} for row in comparison.kinds
@@ -82,9 +114,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
                 {
                     "stage": row.stage,
                     "pass": row.direction,
-                    "predicted": row.predicted,
-                    "measured": row.measured,
-                    "error": None if row.mean is None else row.mean.error,
+                    **both(row.subject, row.base),
+                    change: None if row.mean is None else row.mean.error,
                 }
                 for row in comparison.stages
             ],
@@ -98,89 +129,203 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _share(comparison: Comparison, pair: Pair) -> float | None:
-    step = comparison.measured.step_time_s
+    step = comparison.base.step_time_s
     return pair.difference_s / step if step > 0 else None
+
+
+def _labels(comparison: Comparison) -> tuple[str, str]:
+    """Returns the labels of both sides in the order of columns: predicted and measured, or A and B."""
+    subject, base = comparison.labels
+    return (subject, base) if comparison.with_measured else (base, subject)
+
+
+def _sides(comparison: Comparison) -> list[tuple[str, Answer]]:
+    """Returns both sides in the order of columns."""
+    sides = list(zip(comparison.labels, (comparison.subject, comparison.base), strict=True))
+    return sides if comparison.with_measured else sides[::-1]
 
 
 def write_comparison_perfetto(
     comparison: Comparison, path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None
 ) -> PerfettoSummary:
-    """Writes both timelines into one Perfetto trace, each rank's predicted process above the other one."""
-    sides = {"predicted": comparison.predicted, comparison.measured_word: comparison.measured}
-    named = [NamedTimeline(name, answer.timeline, answer.memory_by_rank()) for name, answer in sides.items()]
+    """Writes both timelines into one Perfetto trace, each rank's first process above the other one."""
+    named = [NamedTimeline(name, answer.timeline, answer.memory_by_rank()) for name, answer in _sides(comparison)]
     return write_timelines(named, path, ranks=ranks)
 
 
 def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> None:
-    """One screen: the error first, then where it comes from."""
+    """One screen: the difference first, then where it comes from."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(comparison)]
-    lines += [[], *_breakdown(comparison)]
-    lines += [[], *_kinds(comparison)]
+    if comparison.with_measured:
+        lines += [[], *_breakdown(comparison)]
+        lines += [[], *_kinds(comparison)]
+    else:
+        lines += _differences(comparison)
+        lines += [[], *_figures(comparison)]
+        lines += [[], *_breakdown(comparison)]
+        lines += _causes(comparison)
     lines += [[], *_critical_path(comparison)]
-    lines += _stages(comparison) + _ranks(comparison) + _groups(comparison)
+    if comparison.with_measured:
+        lines += _stages(comparison) + _ranks(comparison) + _groups(comparison)
     lines += [[], *diagnostic_lines(comparison.diagnostics, MAX_DIAGNOSTICS)]
-    lines.append([("  see      --json · --perfetto out.pftrace: both timelines in one file", "bright_black")])
+    more = "" if comparison.with_measured else ": ranks, stages, groups"
+    lines.append([(f"  see      --json{more} · --perfetto out.pftrace: both runs", "bright_black")])
     show(screen, lines)
 
 
 def _headline(comparison: Comparison) -> list[list[Span]]:
-    measured = comparison.measured
-    axes = measured.mesh.replace(",", " · ").replace("=", " ")
-    job = f"     {format_count(measured.world_size)} ranks · {axes}"
+    base, measured = comparison.base, comparison.with_measured
+    axes = base.mesh.replace(",", " · ").replace("=", " ")
+    job = f"     {format_count(base.world_size)} ranks · {axes}" if measured else ""
     lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison, comparison.step), (job, "")]]
-    if comparison.unlike:
+    if measured and comparison.unlike:
         lines.append([(f"         not the same work: {'; '.join(comparison.unlike)}", "yellow")])
-    band, contains = comparison.predicted.step_time_band_s, comparison.band_contains_measured
-    if band is None or contains is None:
-        lines.append([("         the prediction carries no band", "")])
+    if measured:
+        lines.append(_band(comparison))
     else:
-        verdict = f"{'contains' if contains else 'does not contain'} the {comparison.measured_word}"
-        lines.append([(f"         its band, {format_time(band[0])} to {format_time(band[1])}, {verdict}", "")])
+        tokens = [None if answer.model is None else answer.model.tokens_per_step for _, answer in _sides(comparison)]
+        if tokens[0] is not None and tokens[1] is not None and tokens[0] != tokens[1]:
+            text = f"not the same work: {format_count(tokens[0])} tokens a step in A, {format_count(tokens[1])} in B"
+            lines.append([(f"         {text}", "yellow")])
     if comparison.until_optimizer is not None:
         lines.append([("         up to the optimizer ", ""), *_versus(comparison, comparison.until_optimizer)])
-    titles = {"predicted": comparison.predicted.title, comparison.measured_word: measured.title}
-    return lines + [[(f"         {side}: {title}", "")] for side, title in titles.items() if title]
+    return lines + [[(f"         {side}: {answer.title}", "")] for side, answer in _sides(comparison) if answer.title]
+
+
+def _band(comparison: Comparison) -> list[Span]:
+    band, contains = comparison.subject.step_time_band_s, comparison.band_contains_base
+    if band is None or contains is None:
+        return [("         the prediction carries no band", "")]
+    verdict = f"{'contains' if contains else 'does not contain'} the {comparison.labels[1]}"
+    return [(f"         its band, {format_time(band[0])} to {format_time(band[1])}, {verdict}", "")]
 
 
 def _versus(comparison: Comparison, pair: Pair) -> list[Span]:
-    second = comparison.measured_word
-    text = f"predicted {format_time(pair.predicted_s)}, {second} {format_time(pair.measured_s)}: "
-    return [(text, ""), (_percent(pair.error) or "a share of nothing", "bold")]
+    times = zip(_labels(comparison), _both(comparison, pair), strict=True)
+    first, second = (f"{label} {time}" for label, time in times)
+    change = "" if comparison.with_measured else f"{_signed(comparison, pair)}, "
+    return [(f"{first}, {second}: {change}", ""), (_percent(pair.error) or "a share of nothing", "bold")]
+
+
+def _differences(comparison: Comparison) -> list[list[Span]]:
+    """What was chosen differently, and what follows from it; sources of prices are counted, the JSON names them."""
+    rows: list[tuple[str, ...]] = [
+        (each.of, _cut(each.name), _value(each.a), _value(each.b))
+        for each in comparison.differences
+        if each.of != "prices" and each.name not in _MINOR
+    ]
+    sources = [each for each in comparison.differences if each.of == "prices"]
+    if sources:
+        counts = [sum(side is not None for side in sides) for sides in zip(*((s.a, s.b) for s in sources), strict=True)]
+        rows.append(("prices", "sources that only one has", *map(str, counts)))
+    if not rows:
+        return [[], [("  nothing differs in plan, hardware, scenario and sources of prices", "")]]
+    return [[], *table(("what differs", "", "A", "B"), rows, text_columns=4)]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return _cut(",".join(map(str, value)))
+    if isinstance(value, int):
+        return format_count(value)
+    return _cut(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+
+
+def _figures(comparison: Comparison) -> list[list[Span]]:
+    """The figures of both steps, with how far B is from A."""
+    a, b = (answer for _, answer in _sides(comparison))
+    memory = [None if answer.peak_memory is None else float(answer.peak_memory.bytes) for answer in (a, b)]
+    rows = [
+        ("step", *_both(comparison, comparison.step), _percent(comparison.step.error)),
+        *_figure("tokens/s per GPU", [a.tokens_per_s_per_gpu, b.tokens_per_s_per_gpu], lambda rate: f"{rate:,.4g}"),
+        *_figure("MFU", [a.mfu, b.mfu], format_percent),
+        *_figure("peak memory", memory, format_bytes),
+    ]
+    return table(("", "A", "B", "change"), rows)
+
+
+def _figure(name: str, values: list[float | None], text: Callable[[float], str]) -> list[tuple[str, ...]]:
+    if all(value is None for value in values):
+        return []
+    shown = ["" if value is None else text(value) for value in values]
+    a, b = values
+    return [(name, *shown, _percent((b - a) / a) if a and b is not None else "")]
 
 
 _RANK_TIMES = ("compute", "held up", "end")
 
 
 def _heads(comparison: Comparison) -> tuple[str, ...]:
-    return ("predicted", comparison.measured_word, "difference", "of step")
+    return (*_labels(comparison), "difference", "of step" if comparison.with_measured else "of A")
 
 
 def _cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:
-    rounding = 1e-9 * max(comparison.step.predicted_s, comparison.step.measured_s)
+    return (*_both(comparison, pair), _signed(comparison, pair), _percent(_share(comparison, pair)))
+
+
+def _signed(comparison: Comparison, pair: Pair) -> str:
+    rounding = 1e-9 * max(comparison.step.subject_s, comparison.step.base_s)
     change = pair.difference_s if abs(pair.difference_s) > rounding else 0.0
-    text = f"+{format_time(change)}" if change > 0 else format_time(change)
-    return (*_both(pair), text, _percent(_share(comparison, pair)))
+    return f"+{format_time(change)}" if change > 0 else format_time(change)
 
 
-def _both(pair: Pair) -> tuple[str, str]:
-    return format_time(pair.predicted_s), format_time(pair.measured_s)
+def _both(comparison: Comparison, pair: Pair) -> tuple[str, str]:
+    subject, base = format_time(pair.subject_s), format_time(pair.base_s)
+    return (subject, base) if comparison.with_measured else (base, subject)
 
 
 def _breakdown(comparison: Comparison) -> list[list[Span]]:
     rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.breakdown]
     rows.append(("step", *_cells(comparison, comparison.step)))
-    return table(
-        ("where the error comes from", *_heads(comparison)), rows, "mean over ranks; the differences sum to the step's"
-    )
+    what = "error" if comparison.with_measured else "difference"
+    heads = (f"where the {what} comes from", *_heads(comparison))
+    return table(heads, rows, "mean over ranks; the differences sum to the step's")
+
+
+def _causes(comparison: Comparison) -> list[list[Span]]:
+    """The ops whose differences are largest, the others added up, so that the rows sum to the step's difference."""
+    rounding = _ROUNDING * max(comparison.step.subject_s, comparison.step.base_s)
+    rows = [row for row in comparison.causes if abs(row.seconds.difference_s) > rounding]
+    if not rows:
+        return []
+    shown = rows[:MAX_CAUSES] if len(rows) > MAX_CAUSES + 1 else rows
+    cells = [(row.cause.part, _cause(row, shown), *_cells(comparison, row.seconds)[:-1]) for row in shown]
+    others = [row.seconds for row in comparison.causes if row not in shown]
+    rest = Pair(sum(pair.subject_s for pair in others), sum(pair.base_s for pair in others))
+    count = len(comparison.causes) - len(shown)
+    if count:
+        cells.append((f"{count} others", "", *_cells(comparison, rest)[:-1]))
+    cells.append(("step", "", *_cells(comparison, comparison.step)[:-1]))
+    heads = ("part", "op that differs", *_heads(comparison)[:-1])
+    note = "time that ops take, or that ranks wait for them; all are in --json"
+    return [[], *table(heads, cells, note, text_columns=2)]
+
+
+def _cause(row: CauseRow, shown: Sequence[CauseRow]) -> str:
+    """Returns the name of ops, with what they do where others share it; without a name, all that do the same."""
+    cause = row.cause
+    if not cause.name:
+        return _cut(f"other {cause.kind}" if cause.kind else "")
+    shared = sum((each.cause.part, each.cause.name) == (cause.part, cause.name) for each in shown) > 1
+    return _cut(f"{cause.name}, {cause.kind}" if shared else cause.name)
 
 
 def _kinds(comparison: Comparison) -> list[list[Span]]:
     def row(kind: KindRow) -> tuple[str, ...]:
-        waits = kind.wait.predicted_s > 0 or kind.wait.measured_s > 0
-        return (kind.name, *_cells(comparison, kind.running), *(_both(kind.wait) if waits else ("", "")))
+        waits = kind.wait.subject_s > 0 or kind.wait.base_s > 0
+        return (kind.name, *_cells(comparison, kind.running), *(_both(comparison, kind.wait) if waits else ("", "")))
 
-    heads = ("what ops do", *_heads(comparison), "waits, predicted", comparison.measured_word)
+    first, second = _labels(comparison)
+    heads = ("what ops do", *_heads(comparison), f"waits, {first}", second)
     note = "mean over ranks; waits are for late partners, and may pass while the rank computes"
     return table(heads, [row(kind) for kind in comparison.kinds], note)
 
@@ -194,12 +339,12 @@ def _critical_path(comparison: Comparison) -> list[list[Span]]:
 def _stages(comparison: Comparison) -> list[list[Span]]:
     def row(stage: StageRow) -> tuple[str, ...]:
         sides = []
-        for side in (stage.predicted, stage.measured):
+        for side in (stage.subject, stage.base):
             sides += ["", ""] if side is None else [format_time(side.mean_s), _spread(side.least_s, side.most_s)]
         return (f"stage {stage.stage} {stage.direction}", *sides, _percent(stage.mean.error) if stage.mean else "")
 
-    second = comparison.measured_word
-    heads = ("compute of a microbatch", "predicted", "least to most", second, "least to most", "error")
+    first, second = _labels(comparison)
+    heads = ("compute of a microbatch", first, "least to most", second, "least to most", "error")
     ordered = sorted(comparison.stages, key=lambda stage: -_size(stage.mean))
     return _worst(comparison, heads, [_size(stage.mean) for stage in ordered], [row(stage) for stage in ordered])
 
@@ -207,24 +352,32 @@ def _stages(comparison: Comparison) -> list[list[Span]]:
 def _ranks(comparison: Comparison) -> list[list[Span]]:
     def row(rank: RankRow) -> tuple[str, ...]:
         others = f" and {len(rank.ranks) - 1:,} alike" if len(rank.ranks) > 1 else ""
-        return (f"rank {rank.ranks[0]}{others}", *_both(rank.compute), *_both(rank.held_up), *_both(rank.end))
+        return (
+            f"rank {rank.ranks[0]}{others}",
+            *(text for pair in (rank.compute, rank.held_up, rank.end) for text in _both(comparison, pair)),
+        )
 
     # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
     ordered = sorted(comparison.ranks, key=lambda rank: -_size(rank.compute))
     sizes = [_size(rank.compute) + _size(rank.held_up) for rank in ordered]
-    sides = [word for what in _RANK_TIMES for word in (f"{what}, predicted", comparison.measured_word)]
+    first, second = _labels(comparison)
+    sides = [word for what in _RANK_TIMES for word in (f"{what}, {first}", second)]
     return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(rank) for rank in ordered])
 
 
 def _groups(comparison: Comparison) -> list[list[Span]]:
     def row(group: GroupRow) -> tuple[str, ...]:
         others = f" and {len(group.groups) - 1:,} alike" if len(group.groups) > 1 else ""
-        return (f"{group.axis} {_ranks_text(group.groups[0])}{others}", *_both(group.running), *_both(group.wait))
+        return (
+            f"{group.axis} {_ranks_text(group.groups[0])}{others}",
+            *_both(comparison, group.running),
+            *_both(comparison, group.wait),
+        )
 
     ordered = sorted(comparison.groups, key=lambda group: -(_size(group.running) + _size(group.wait)))
     sizes = [_size(group.running) + _size(group.wait) for group in ordered]
-    second = comparison.measured_word
-    heads = ("groups furthest off", "running, predicted", second, "waits, predicted", second)
+    first, second = _labels(comparison)
+    heads = ("groups furthest off", f"running, {first}", second, f"waits, {first}", second)
     return _worst(comparison, heads, sizes, [row(group) for group in ordered])
 
 
@@ -232,7 +385,7 @@ def _worst(
     comparison: Comparison, heads: tuple[str, ...], sizes: list[float], rows: list[tuple[str, ...]]
 ) -> list[list[Span]]:
     """A table of the few rows that differ most, those that do not differ left out; nothing where none do."""
-    rounding = _ROUNDING * comparison.measured.step_time_s
+    rounding = _ROUNDING * comparison.base.step_time_s
     shown = [row for row, size in zip(rows, sizes, strict=True) if size > rounding][:WORST]
     if not shown:
         return []

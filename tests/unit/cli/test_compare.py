@@ -35,16 +35,16 @@ def test_the_screen(files: list[Path], capsys: pytest.CaptureFixture[str]) -> No
     assert call("compare", *files) == 0
     out = capsys.readouterr()
     assert out.err == ""
-    assert out.out.strip().startswith("Step   predicted 6.00 ms, simulated 5.00 ms: +20.0 %")
-    assert "bubble" in out.out and "pp transfer" in out.out
+    assert out.out.split()[:8] == ["Step", "A", "6.00", "ms,", "B", "5.00", "ms:", "−1.00"]
+    assert "bubble" in out.out and "measured:" not in out.out
 
 
 def test_json_to_the_screen_and_to_a_file(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = answer_of(capsys, "compare", *files, "-o", tmp_path / "out.json")
-    assert result["schema"] == "foretrace.comparison/1"
-    assert result["error"] == pytest.approx(0.2)
+    assert result["schema"] == "foretrace.difference/1"
+    assert result["change"] == pytest.approx(-1 / 6)
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == result
 
 
@@ -54,30 +54,95 @@ def test_a_trace_of_both(files: list[Path], tmp_path: Path, capsys: pytest.Captu
     trace = proto.Trace()
     trace.ParseFromString((tmp_path / "both.pftrace").read_bytes())
     processes = [packet.track_descriptor.process.process_name for packet in trace.packet]
-    assert [name for name in processes if name] == ["predicted · rank 1 · stage 1", "simulated · rank 1 · stage 1"]
+    assert [name for name in processes if name] == ["A · rank 1 · stage 1", "B · rank 1 · stage 1"]
 
 
-def test_a_prediction_that_reads_what_was_measured_is_warned_of(
-    files: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (warning,) = answer_of(capsys, "compare", files[1], files[1])["diagnostics"]
-    assert warning["level"] == "warning" and "reads what was measured" in warning["message"]
-    assert answer_of(capsys, "compare", files[0], files[1])["diagnostics"] == []
-
-
-def test_a_workload_is_predicted_on_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_those_of_both_jobs_and_changes_of_the_second(capsys: pytest.CaptureFixture[str]) -> None:
     workload = ROOT / "examples/moe_128gpu.txt"
-    result = answer_of(capsys, "compare", workload, workload, "--cluster", "h100-dgx", "--microbatches", "4")
-    assert result["predicted"]["cluster"] == "h100-dgx"
-    messages = [one["message"] for one in result["diagnostics"]]
-    assert any("microbatches: 4 predicted" in message for message in messages)
-    assert sum(part["difference_s"] for part in result["breakdown"]) == pytest.approx(result["step"]["difference_s"])
+    common = ("--cluster", "h100-dgx", "--microbatches", "4")
+    same = answer_of(capsys, "compare", workload, workload, *common)
+    assert same["a"]["cluster"] == same["b"]["cluster"] == "h100-dgx"
+    assert same["step"]["difference_s"] == 0 and same["differences"] == []
+    result = answer_of(capsys, "compare", workload, workload, *common, "--with", "microbatches=8")
+    assert "different-microbatches" in [one["code"] for one in result["diagnostics"]]
+    assert result["step"]["difference_s"] > 0
+    for rows in (result["breakdown"], result["causes"]):
+        assert sum(row["difference_s"] for row in rows) == pytest.approx(result["step"]["difference_s"])
+
+
+LLAMA = ("llama3-8b", "--gpus", "16", "--tp", "2", "--gbs", "32", "--cluster", "h100-dgx")
+
+
+class TestWith:
+    """B is A with the options that --with names."""
+
+    def test_a_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        result = answer_of(capsys, "compare", *LLAMA, "--with", "tp=4", "--with", "recompute=full")
+        chosen = [(each["of"], each["name"], each["a"], each["b"]) for each in result["differences"]]
+        assert chosen[:2] == [("plan", "tp", 2, 4), ("plan", "recompute", "none", "full")]
+        (plain,) = [answer_of(capsys, "predict", *LLAMA[:3], *LLAMA[5:], "--tp", "4", "--recompute", "full")]
+        assert result["b"]["step_time_s"] == plain["step_time_s"]
+        for rows in (result["breakdown"], result["causes"]):
+            assert sum(row["difference_s"] for row in rows) == pytest.approx(result["step"]["difference_s"], rel=1e-9)
+
+    @pytest.mark.parametrize(
+        ("change", "of"),
+        [
+            ("cluster=h200-dgx", "hardware"),
+            ("stack=torch-eager", "stack"),
+            ("compute=1.5x", "scenario"),
+            ("prices=roofline", "prices"),
+            ("overlap=none", "plan"),
+        ],
+    )
+    def test_what_differs(self, change: str, of: str, capsys: pytest.CaptureFixture[str]) -> None:
+        result = answer_of(capsys, "compare", *LLAMA, "--with", change)
+        assert result["differences"][0]["of"] == of and result["step"]["difference_s"] != 0
+
+    def test_saved_answers_need_no_options(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        before, after = tmp_path / "before.answer", tmp_path / "after.answer"
+        assert call("predict", *LLAMA, "--save", before) == 0
+        assert call("predict", *LLAMA, "--recompute", "full", "--save", after) == 0
+        capsys.readouterr()
+        result = answer_of(capsys, "compare", before, after)
+        assert [(each["name"], each["b"]) for each in result["differences"]] == [("recompute", "full")]
+        direct = answer_of(capsys, "compare", *LLAMA, "--with", "recompute=full")
+        assert result["step"] == direct["step"] and result["causes"] == direct["causes"]
+        mixed = answer_of(capsys, "compare", before, *LLAMA, "--recompute", "full")
+        assert mixed["step"] == direct["step"]
+
+    def test_job_files(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        texts = {"a": "plan: {gpus: 8, tp: 2, gbs: 16}", "b": "plan: {gpus: 8, tp: 4, gbs: 16}"}
+        for name, plan in texts.items():
+            text = f"model: llama3-8b\n{plan}\ncluster: {'h100-dgx' if name == 'a' else 'h200-dgx'}\n"
+            (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+        result = answer_of(capsys, "compare", tmp_path / "a.yaml", tmp_path / "b.yaml")
+        assert [result[side]["cluster"] for side in ("a", "b")] == ["h100-dgx", "h200-dgx"]
+        assert {each["name"] for each in result["differences"]} >= {"tp", "cluster", "gpu"}
+
+    def test_two_models(self, capsys: pytest.CaptureFixture[str]) -> None:
+        result = answer_of(capsys, "compare", "qwen3-8b", *LLAMA)
+        assert ("model", "name") in [(each["of"], each["name"]) for each in result["differences"]]
+
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [
+            (("--with", "tp"), "bad-value"),
+            (("--with", "tp=4", "--with", "tp=8"), "repeated-option"),
+            (("--with", "compute=2"), "bad-value"),
+            (("--with", "mesh=tp=2"), "option-not-for-input"),
+            ((), "missing-argument"),
+        ],
+    )
+    def test_refusals(self, words: tuple[str, ...], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("compare", *LLAMA, *words) == 2
+        assert f"[{code}]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("names", "options", "status", "says"),
     [
-        (["predicted"], (), 2, "PREDICTED… MEASURED"),
+        (["predicted"], (), 2, "[missing-argument]"),
         (["predicted", "measured"], ("--ranks", "0"), 2, "--perfetto"),
         (["predicted", "measured"], ("-o", "measured.foretrace"), 2, "[output-overwrites-input]"),
         (["predicted", "measured"], ("--mesh", "tp=two"), 2, "--mesh"),

@@ -142,8 +142,10 @@ def test_compare_takes_the_microbatches_of_the_measured_run(capsys: pytest.Captu
     pair = shared(*PAIR)
     found = answer_of(capsys, "compare", pair / "scaling_a", pair / "real", "--cluster", "a100-dgx")
     assert abs(found["error"]) < 0.1
-    error = refusal(capsys, 2, "compare", pair / "scaling_a", pair / "scaling_b", "--cluster", "a100-dgx")
-    assert "nothing was measured" in error
+    swapped = answer_of(capsys, "compare", pair / "real", pair / "scaling_a", "--cluster", "a100-dgx")
+    assert swapped["step"] == found["step"], "the measured run is the measured one on either side"
+    campaigns = answer_of(capsys, "compare", pair / "scaling_a", pair / "scaling_b", "--cluster", "a100-dgx")
+    assert campaigns["schema"] == "foretrace.difference/1" and "measured" not in campaigns
     assert call("compare", pair / "scaling_a", pair / "real", "--cluster", "a100-dgx", "--microbatches", "2") == 0
     assert "not the same work: microbatches: 2 predicted, 8 measured" in capsys.readouterr().out
 

@@ -113,9 +113,9 @@ def test_sweep_over_its_option(file: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_compare_and_perfetto(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "compare", file, file, "--microbatches", 2, "--perfetto", tmp_path / "both.pftrace")
-    assert found["predicted"]["step_time_s"] == 0.5
-    assert found["measured"]["step_time_s"] == 0.25
+    found = answer(capsys, "compare", file, "--with", "microbatches=2", "--perfetto", tmp_path / "both.pftrace")
+    assert found["a"]["step_time_s"] == 0.25
+    assert found["b"]["step_time_s"] == 0.5
     assert (tmp_path / "both.pftrace").stat().st_size > 0
     answer(capsys, "simulate", file, "--perfetto", tmp_path / "one.pftrace")
     assert (tmp_path / "one.pftrace").stat().st_size > 0

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Answer, Mesh, ProgramBuilder, Scenario, simulate
+from foretrace import Answer, Machine, Mesh, Plan, ProgramBuilder, Scenario, model, simulate
 from foretrace.program.program import Program, Source
+from foretrace.readings.account import Cause
 from foretrace.readings.compare import GAPS, Comparison, Pair, compare
+from foretrace.readings.differences import differences
 
 
 def training(
@@ -48,12 +50,17 @@ def answer(program: Program, *, folded: bool = True) -> Answer:
     return simulate(program, folded=folded)
 
 
+def recorded(answer: Answer) -> Answer:
+    """The same step as if it had been measured."""
+    return replace(answer, timeline=replace(answer.timeline, steps_run=0))
+
+
 def parts(comparison: Comparison) -> dict[str, tuple[float, float]]:
     return {row.name: approx(row.seconds) for row in comparison.breakdown}
 
 
 def approx(pair: Pair) -> tuple[float, float]:
-    return pytest.approx(pair.predicted_s), pytest.approx(pair.measured_s)
+    return pytest.approx(pair.subject_s), pytest.approx(pair.base_s)
 
 
 class TestASlowRank:
@@ -98,10 +105,10 @@ class TestASlowRank:
     def test_stages_have_the_mean_and_the_limits_over_ranks(self, found: Comparison) -> None:
         forward, backward = found.stages
         assert (forward.stage, forward.direction, backward.direction) == (0, "forward", "backward")
-        assert forward.predicted is not None and forward.measured is not None and backward.mean is not None
-        assert (forward.predicted.mean_s, forward.predicted.least_s, forward.predicted.most_s) == (1.0, 1.0, 1.0)
-        assert forward.measured.mean_s == pytest.approx(1.05)
-        assert (forward.measured.least_s, forward.measured.most_s) == (1.0, 1.1)
+        assert forward.subject is not None and forward.base is not None and backward.mean is not None
+        assert (forward.subject.mean_s, forward.subject.least_s, forward.subject.most_s) == (1.0, 1.0, 1.0)
+        assert forward.base.mean_s == pytest.approx(1.05)
+        assert (forward.base.least_s, forward.base.most_s) == (1.0, 1.1)
         assert approx(backward.mean) == (2.0, 2.1)
 
     def test_groups(self, found: Comparison) -> None:
@@ -135,11 +142,11 @@ def test_a_collective_that_takes_twice_as_long_is_all_of_the_error() -> None:
 
 
 def test_a_missing_microbatch_is_said_and_leaves_times_per_microbatch_alone() -> None:
-    found = compare(answer(training(microbatches=2)), answer(training(microbatches=1)))
+    found = compare(answer(training(microbatches=2)), recorded(answer(training(microbatches=1))))
     assert approx(found.step) == (9.0, 6.0)
     (warning,) = found.diagnostics
     assert warning.level == "warning" and warning.code == "different-microbatches"
-    assert found.unlike == ("microbatches: 2 predicted, 1 simulated",)
+    assert found.unlike == ("microbatches: 2 predicted, 1 measured",)
     assert [row.mean and row.mean.error for row in found.stages] == [0.0, 0.0]
     kinds = {row.name: row.running.difference_s for row in found.kinds}
     assert kinds["forward compute"] == pytest.approx(1.0) and kinds["backward compute"] == pytest.approx(2.0)
@@ -191,14 +198,14 @@ def test_recompute_counts_as_backward_and_a_pass_of_one_run_only_is_kept() -> No
     found = compare(answer(stages(False)), answer(stages(False, recompute=True)))
     assert {row.name: approx(row.running) for row in found.kinds}["backward compute"] == (0.0, 0.5)
     (backward,) = [row for row in found.stages if row.direction == "backward"]
-    assert (backward.stage, backward.predicted, backward.mean) == (1, None, None)
-    assert backward.measured is not None and backward.measured.mean_s == 1.0
+    assert (backward.stage, backward.subject, backward.mean) == (1, None, None)
+    assert backward.base is not None and backward.base.mean_s == 1.0
 
 
 def test_meshes_that_differ_are_compared_as_far_as_they_can_be() -> None:
     predicted = answer(training(Mesh(dp=2)))
-    for mesh, says in ((Mesh(dp=4), "2 ranks are predicted, 4 simulated"), (Mesh(tp=2), "dp=2, the simulated tp=2")):
-        found = compare(predicted, answer(training(mesh)))
+    for mesh in (Mesh(dp=4), Mesh(tp=2)):
+        found = compare(predicted, recorded(answer(training(mesh))))
         assert approx(found.step) == (9.0, 9.0)
         assert (found.ranks, found.stages, found.groups) == ((), (), ())
         assert {row.name for row in found.kinds} == {
@@ -209,7 +216,9 @@ def test_meshes_that_differ_are_compared_as_far_as_they_can_be() -> None:
         }
         (warning,) = found.diagnostics
         assert warning.level == "warning" and warning.code == "different-mesh"
-        assert len(found.unlike) == 1 and says in found.unlike[0]
+        assert len(found.unlike) == 1
+        (note,) = compare(predicted, answer(training(mesh))).diagnostics
+        assert note.level == "note" and note.code == "different-mesh", "who compares two plans knows that they differ"
 
 
 def test_the_order_of_ranks_is_part_of_the_mesh() -> None:
@@ -224,7 +233,7 @@ def test_without_an_optimizer_there_is_no_time_up_to_it() -> None:
     found = compare(answer(training(optimizer=False)), answer(training()))
     assert found.until_optimizer is None
     (note,) = found.diagnostics
-    assert note.level == "note" and note.code == "too-little-data" and "predicted" in note.message
+    assert note.level == "note" and note.code == "too-little-data" and note.message.startswith("B ")
     neither = compare(answer(training(optimizer=False)), answer(training(optimizer=False)))
     assert neither.until_optimizer is None and neither.diagnostics == ()
 
@@ -244,7 +253,8 @@ def test_what_either_answer_says_of_itself_is_kept_with_its_side() -> None:
 
     noted, plain = one(alloc={"buffers": 8}), one()
     (said,) = noted.diagnostics
-    for pair, side in (((noted, plain), "predicted"), ((plain, noted), "simulated")):
+    pairs = {"B": (noted, plain), "A": (plain, noted), "A and B": (noted, noted), "predicted": (noted, recorded(plain))}
+    for side, pair in pairs.items():
         (carried,) = compare(*pair).diagnostics
         assert (carried.level, carried.code, carried.message) == ("warning", said.code, f"{side}: {said.message}")
 
@@ -257,8 +267,8 @@ def test_the_band_contains_the_measured_or_not(measured_s: float, contains: bool
         return answer(build.program())
 
     predicted = one(10.0, Source("table", 0.95, 1.1))
-    assert compare(predicted, one(measured_s, Source("clock"))).band_contains_measured is contains
-    assert compare(one(10.0, Source("clock")), predicted).band_contains_measured is None
+    assert compare(predicted, one(measured_s, Source("clock"))).band_contains_base is contains
+    assert compare(one(10.0, Source("clock")), predicted).band_contains_base is None
 
 
 def test_gaps_of_a_recording_are_part_of_its_critical_path() -> None:
@@ -302,3 +312,92 @@ def test_where_a_host_runs_ahead_ranks_end_with_their_devices() -> None:
     assert approx(found.step) == (4.0, 4.0)
     (row,) = found.ranks
     assert approx(row.end) == (4.0, 4.0)
+
+
+class TestCauses:
+    """Two predictions are divided by ops of the same name, so that the rows sum to the difference of the step."""
+
+    def test_a_slower_collective_is_all_of_it(self) -> None:
+        found = compare(answer(training(reduce_s=5.0)), answer(training()))
+        assert found.labels == ("B", "A") and not found.with_measured
+        worst, *others = found.causes
+        assert worst.cause == Cause("dp exposed", "dp all_reduce", "all_reduce")
+        assert worst.seconds.difference_s == pytest.approx(3.0)
+        assert all(row.seconds.difference_s == pytest.approx(0.0) for row in others)
+
+    def test_ops_that_only_one_has_are_added_up_by_what_they_do(self) -> None:
+        found = compare(answer(training(kernels=2)), answer(training(kernels=3, slowness=[1.0, 1.2])))
+        rows = {(row.cause.kind, row.cause.name): row.seconds for row in found.causes}
+        assert ("forward compute", "forward 0") in rows and ("forward compute", "") in rows
+        assert ("forward compute", "forward 2") not in rows
+        total = sum(row.seconds.difference_s for row in found.causes)
+        assert total == pytest.approx(found.step.difference_s)
+        for part in found.breakdown:
+            rows_of_part = [row.seconds for row in found.causes if row.cause.part == part.name]
+            assert sum(pair.subject_s for pair in rows_of_part) == pytest.approx(part.seconds.subject_s)
+            assert sum(pair.base_s for pair in rows_of_part) == pytest.approx(part.seconds.base_s)
+
+    def test_a_recording_names_its_ops_as_it_likes(self) -> None:
+        found = compare(answer(training()), recorded(answer(training())))
+        assert found.labels == ("predicted", "measured") and found.causes == () and found.differences == ()
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    job = model("llama3-8b", Plan(gpus=16, tp=2, gbs=32))
+    machine = Machine("h100-dgx", prices="model")
+    return {
+        "base": simulate(job, machine),
+        "plan": simulate(job.with_options(tp=4, stack="torch-eager"), machine),
+        "hardware": simulate(job, Machine("h200-dgx", prices="model")),
+        "scenario": simulate(job, machine, Scenario(what_if={"compute": 2.0})),
+        "prices": simulate(job, Machine("h100-dgx", prices="roofline")),
+    }
+
+
+class TestDifferences:
+    """Two plans on two machines: what was chosen comes first, then what follows."""
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            (
+                "plan",
+                {("plan", "tp", 2, 4), ("stack", "stack", "megatron-core", "torch-eager"), ("follows", "dp", 8, 4)},
+            ),
+            (
+                "hardware",
+                {("hardware", "cluster", "h100-dgx", "h200-dgx"), ("hardware", "gpu", "h100-sxm", "h200-sxm")},
+            ),
+            ("scenario", {("scenario", "compute 2× as fast", False, True)}),
+        ],
+    )
+    def test_what_differs(
+        self, answers: dict[str, Answer], name: str, expected: set[tuple[str, str, object, object]]
+    ) -> None:
+        found = differences(answers["base"], answers[name])
+        rows = {(each.of, each.name, each.a, each.b) for each in found}
+        assert expected <= rows
+        assert {each.of for each in found} - {"prices"} == {of for of, *_ in expected}
+
+    def test_prices(self, answers: dict[str, Answer]) -> None:
+        found = differences(answers["base"], answers["prices"])
+        assert {each.of for each in found} == {"prices"}
+        assert all((each.a is None) != (each.b is None) for each in found)
+
+    def test_nothing(self, answers: dict[str, Answer]) -> None:
+        assert differences(answers["base"], answers["base"]) == ()
+
+    def test_figures_of_clusters_with_one_name(self, answers: dict[str, Answer]) -> None:
+        base = answers["base"]
+        assert base.cluster is not None
+        gpu = replace(base.cluster.node.gpu, memory_bytes=1e11)
+        changed = replace(base, cluster=replace(base.cluster, node=replace(base.cluster.node, gpu=gpu)))
+        (found,) = differences(base, changed)
+        assert (found.of, found.name.rpartition(".")[2], found.b) == ("hardware", "memory_bytes", 1e11)
+
+    def test_the_causes_of_a_plan_sum_to_the_difference(self, answers: dict[str, Answer]) -> None:
+        for name in ("plan", "hardware", "scenario"):
+            found = compare(answers[name], answers["base"])
+            total = sum(row.seconds.difference_s for row in found.causes)
+            assert total == pytest.approx(found.step.difference_s, rel=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -29,6 +30,11 @@ def run(reduce_s: float, ranks: int = 2, slow: float = 1.0, memory: bool = False
     return simulate(build.program())
 
 
+def recorded(answer: Answer) -> Answer:
+    """The same step as if it had been measured."""
+    return replace(answer, timeline=replace(answer.timeline, steps_run=0))
+
+
 def screen(comparison: Comparison) -> list[str]:
     stream = StringIO()
     print_comparison(comparison, stream)
@@ -36,15 +42,15 @@ def screen(comparison: Comparison) -> list[str]:
 
 
 def test_the_error_comes_first_then_the_band_and_the_time_up_to_the_optimizer() -> None:
-    lines = [line.strip() for line in screen(compare(run(0.032), run(0.019))) if line]
-    assert lines[0].startswith("Step   predicted 742 ms, simulated 729 ms: +1.8 %")
-    assert lines[1] == "its band, 672 ms to 812 ms, contains the simulated"
-    assert lines[2] == "up to the optimizer predicted 732 ms, simulated 719 ms: +1.8 %"
-    assert lines[3:5] == ["predicted: a job", "simulated: a job"]
+    lines = [line.strip() for line in screen(compare(run(0.032), recorded(run(0.019)))) if line]
+    assert lines[0].startswith("Step   predicted 742 ms, measured 729 ms: +1.8 %")
+    assert lines[1] == "its band, 672 ms to 812 ms, contains the measured"
+    assert lines[2] == "up to the optimizer predicted 732 ms, measured 719 ms: +1.8 %"
+    assert lines[3:5] == ["predicted: a job", "measured: a job"]
 
 
 def test_tables_say_where_the_error_comes_from() -> None:
-    lines = screen(compare(run(0.032), run(0.019)))
+    lines = screen(compare(run(0.032), recorded(run(0.019))))
     head = next(number for number, line in enumerate(lines) if "where the error comes from" in line)
     assert lines[head + 1].split() == ["dp", "exposed", "32.0", "ms", "19.0", "ms", "+13.0", "ms", "+1.8", "%"]
     step = next(line for line in lines[head:] if line.startswith("  step"))
@@ -55,7 +61,7 @@ def test_tables_say_where_the_error_comes_from() -> None:
 
 
 def test_only_the_worst_ranks_are_shown_and_the_others_counted() -> None:
-    lines = screen(compare(run(0.032, ranks=8), run(0.032, ranks=8, slow=1.1)))
+    lines = screen(compare(run(0.032, ranks=8), recorded(run(0.032, ranks=8, slow=1.1))))
     head = next(number for number, line in enumerate(lines) if "ranks furthest off" in line)
     assert "rank 7" in lines[head + 1], "it computes 70 ms longer; the others wait a little less than that"
     assert lines[head + 1 + WORST].strip() == f"{8 - WORST} more in --json"
@@ -63,19 +69,19 @@ def test_only_the_worst_ranks_are_shown_and_the_others_counted() -> None:
 
 
 def test_runs_that_agree_have_no_worst() -> None:
-    text = "\n".join(screen(compare(run(0.032), run(0.032))))
-    assert "simulated 742 ms: 0.0 %" in text and "furthest off" not in text
+    text = "\n".join(screen(compare(run(0.032), recorded(run(0.032)))))
+    assert "measured 742 ms: 0.0 %" in text and "furthest off" not in text
 
 
 def test_a_prediction_without_a_band_says_so() -> None:
     build = ProgramBuilder(repeats=False)
     build.role("only", [0]).compute("work", 1.0)
     one = simulate(build.program())
-    assert any("the prediction carries no band" in line for line in screen(compare(one, one)))
+    assert any("the prediction carries no band" in line for line in screen(compare(one, recorded(one))))
 
 
 def test_json_has_all_of_it() -> None:
-    comparison = compare(run(0.032, ranks=8), run(0.019, ranks=8, slow=1.1))
+    comparison = compare(run(0.032, ranks=8), recorded(run(0.019, ranks=8, slow=1.1)))
     result = json.loads(json.dumps(comparison_json(comparison), allow_nan=False))
     assert result["schema"] == "foretrace.comparison/1"
     assert result["predicted"]["step_time_s"] == pytest.approx(0.742)
@@ -97,20 +103,57 @@ def test_nothing_is_ever_nan() -> None:
     build = ProgramBuilder(repeats=False)
     build.role("only", [0]).compute("nothing", 0.0)
     empty = simulate(build.program())
-    result = json.loads(json.dumps(comparison_json(compare(run(0.032), empty)), allow_nan=False))
+    result = json.loads(json.dumps(comparison_json(compare(run(0.032), recorded(empty))), allow_nan=False))
     assert result["error"] is None and result["until_optimizer"] is None and result["step"]["share_of_step"] is None
-    for pair in ((empty, empty), (empty, run(0.032)), (run(0.032), empty)):
-        text = "\n".join(screen(compare(*pair)))
+    for first, second in ((empty, empty), (empty, run(0.032)), (run(0.032), empty)):
+        text = "\n".join([*screen(compare(first, second)), *screen(compare(first, recorded(second)))])
+        json.dumps(comparison_json(compare(first, second)), allow_nan=False)
         assert "nan" not in text and "inf" not in text
 
 
 def test_both_timelines_are_in_one_trace(tmp_path: Path) -> None:
-    comparison = compare(run(0.032, memory=True), run(0.019))
+    comparison = compare(run(0.032, memory=True), recorded(run(0.019)))
     summary = write_comparison_perfetto(comparison, tmp_path / "both.pftrace", ranks=[1])
     trace = proto.Trace()
     trace.ParseFromString((tmp_path / "both.pftrace").read_bytes())
     tracks = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
     names = [track.process.process_name for track in tracks if track.HasField("process")]
-    assert names == ["predicted · rank 1 (rank 1)", "simulated · rank 1 (rank 1)"]
+    assert names == ["predicted · rank 1 (rank 1)", "measured · rank 1 (rank 1)"]
     assert sum(track.HasField("counter") for track in tracks) == 2, "memory of the run that says something of it"
     assert (summary.ranks, summary.slices) == ((1,), 6)
+
+
+class TestTwoPredictions:
+    """B reduces for 19 ms instead of 32, and is compared with A."""
+
+    @pytest.fixture
+    def lines(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.setenv("COLUMNS", "80")
+        return screen(compare(run(0.019), run(0.032)))
+
+    def test_the_step_of_both_and_the_change_come_first(self, lines: list[str]) -> None:
+        assert lines[1].split() == ["Step", "A", "742", "ms,", "B", "729", "ms:", "−13.0", "ms,", "−1.8", "%"]
+        assert "measured" not in "\n".join(lines) and "predicted" not in "\n".join(lines)
+
+    def test_parts_and_ops_sum_to_the_step(self, lines: list[str]) -> None:
+        rows = [line.split() for line in lines]
+        assert ["dp", "exposed", "32.0", "ms", "19.0", "ms", "−13.0", "ms", "−1.8", "%"] in rows
+        assert ["dp", "exposed", "all_reduce", "32.0", "ms", "19.0", "ms", "−13.0", "ms"] in rows
+        assert sum(row[:1] == ["step"] for row in rows) == 3
+        assert max(map(len, lines)) <= 80
+
+    def test_json(self) -> None:
+        result = json.loads(json.dumps(comparison_json(compare(run(0.019), run(0.032))), allow_nan=False))
+        assert result["schema"] == "foretrace.difference/1"
+        assert (result["a"]["step_time_s"], result["b"]["step_time_s"]) == pytest.approx((0.742, 0.729))
+        assert result["step"]["difference_s"] == pytest.approx(-0.013) and result["change"] == pytest.approx(
+            -0.013 / 0.742
+        )
+        for rows in (result["breakdown"], result["causes"]):
+            assert sum(row["difference_s"] for row in rows) == pytest.approx(-0.013)
+        assert {key: result["causes"][0][key] for key in ("part", "kind", "name")} == {
+            "part": "dp exposed",
+            "kind": "dp all_reduce",
+            "name": "all_reduce",
+        }
+        assert result["differences"] == [] and "measured" not in result and "error" not in result

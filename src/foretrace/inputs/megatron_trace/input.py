@@ -106,6 +106,11 @@ class MegatronTraceInput(Input):
         """Returns a real run as a job that is built again, so that it can be changed."""
         return self if self.is_ex_situ else self.with_options(schedule="1f1b")
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether these are traces of a real run."""
+        return not self.is_ex_situ
+
     def recorded(self) -> Timeline | None:
         """Returns the times of a real run; None for traces taken ex situ."""
         from foretrace.inputs.megatron_trace.program import recorded_timeline, recording_of

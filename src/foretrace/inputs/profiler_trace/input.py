@@ -113,6 +113,11 @@ class ProfilerTraceInput(Input):
 
         return traces_inventory(self.traces, self.executions, self.title)
 
+    @property
+    def is_measured(self) -> bool:
+        """Every profiler trace holds measured steps."""
+        return True
+
     def recorded(self) -> Timeline:
         """Returns the times of the median recorded step."""
         from foretrace.inputs.profiler_trace.recorded import recorded_timeline
