@@ -17,7 +17,7 @@ from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.machine import Machine, PricedProgram
 from foretrace.cost.prices import Prices
-from foretrace.hardware.changes import CHANGES, describe_change
+from foretrace.hardware.changes import CHANGES, FIGURES, describe_change
 from foretrace.program.graph import Graph
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sharing import AxisLimit
@@ -72,6 +72,8 @@ def idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> 
         if what not in CHANGES or what == "memory":
             continue
         alone = replace(scenario, what_if={what: change}).machine_for(program, machine)
+        if _same_figures(alone, machine):
+            continue
         if not np.array_equal(alone.price(program).prices.duration_s, as_is.prices.duration_s):
             continue
         carried = what in ("flops", "hbm", "power", "gpu") and not (as_is.prices.mix >= 0).any()
@@ -79,3 +81,11 @@ def idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> 
         text = f"{describe_change(what, change)} changes no price of this job: {why}"
         notes.append(Diagnostic("warning", "what-if-without-effect", text))
     return tuple(notes)
+
+
+def _same_figures(one: Machine, other: Machine) -> bool:
+    """Returns whether two machines have the same figures: a factor of 1 changes nothing."""
+    first, second = one.needed_cluster(), other.needed_cluster()
+    return first.gpu.title == second.gpu.title and all(
+        figure.read(first) == figure.read(second) for figure in FIGURES.values()
+    )
