@@ -21,10 +21,12 @@ def test_an_answer_says_where_it_differs(capsys: pytest.CaptureFixture[str]) -> 
         "analytic_step_time_s": alone["step_time_s"],
         "slowed": [],
         "hot": [],
+        "limits": alone["network"]["limits"],
     }
     use = flow["network"]
     assert use["mode"] == "flow"
     assert use["analytic_step_time_s"] == pytest.approx(alone["step_time_s"], rel=1e-9)
+    assert {limit["axis"] for limit in use["limits"]} >= {"dp", "pp"}
     assert {one["resource"] for one in use["hot"]} == {"link", "nic"}
     assert all(0 < one["utilisation"] <= one["utilisation_in_use"] <= 1 + 1e-9 for one in use["hot"])
 
