@@ -108,7 +108,7 @@ def sweep(axes: Sequence[SweepAxis], ask: Ask, scaling: Scaling | None = None) -
 
     Raises:
         UsageError: An axis or value means nothing for this job.
-        InputError: No op or name that an axis names exists at any point.
+        InputError: No point runs, for a reason that does not depend on the values.
     """
     points = points_of(axes)
     notes = () if scaling is None else (scaling.note,)
@@ -122,7 +122,7 @@ def sweep(axes: Sequence[SweepAxis], ask: Ask, scaling: Scaling | None = None) -
                 result = _with(result, point, run)
             except KeyboardInterrupt:
                 return replace(result, interrupted=True)
-    _refuse_unknown(result)
+    _refuse_constant(result)
     return result
 
 
@@ -170,11 +170,17 @@ def _error(error: ForetraceError) -> SweepError:
     return SweepError(error.code, f"{place}{error.message}", error.hint)
 
 
-def _refuse_unknown(result: Sweep) -> None:
-    """Raises an error where a name that is not known is the reason of every point: nobody meant a table of it."""
+def _refuse_constant(result: Sweep) -> None:
+    """Raises the error that every point has, where it does not depend on their values: a table would not help."""
     errors = [outcome.error for outcome in result.outcomes]
-    if errors and all(error is not None and error.code == UNKNOWN for error in errors) and errors[0] is not None:
-        raise InputError(errors[0].code, errors[0].message, where=f"--over {result.names[0]}", hint=errors[0].hint)
+    first = errors[0] if errors else None
+    if first is None or first.code == OUT_OF_MEMORY:
+        return
+    unknown = all(error is not None and error.code == UNKNOWN for error in errors)
+    if unknown or (len(errors) > 1 and all(error == first for error in errors)):
+        raise InputError(
+            first.code, first.message, where=f"--over {result.names[0]}" if unknown else None, hint=first.hint
+        )
 
 
 def _common(title: str, other: str) -> str:

@@ -123,6 +123,15 @@ class TestSweep:
             swept("microbatches=2,4", run=unknown)
         assert refused.value.code == "unknown-name"
 
+    def test_a_reason_that_does_not_depend_on_the_values_is_an_error(self) -> None:
+        def broken(_: Mapping[str, str]) -> Answer:
+            raise InputError("bad-value", "the calibration is of another GPU")
+
+        with pytest.raises(InputError) as refused:
+            swept("microbatches=2,4", run=broken)
+        assert refused.value.code == "bad-value"
+        assert not swept("microbatches=2", run=broken).ran
+
     def test_an_interrupt_keeps_what_is_finished(self) -> None:
         def interrupted(texts: Mapping[str, str]) -> Answer:
             if texts["microbatches"] == "8":
