@@ -147,8 +147,11 @@ class _Runner:
             return self
         if self._meets and settles(run, alone, self.prices.overlaps, self.alone().overlap_s):
             return self
-        self.overlap_s = overlap_cost_s(run, alone, self.prices.overlaps)
-        self.durations, self._settled = alone + self.overlap_s, None
+        cost_s = overlap_cost_s(run, alone, self.prices.overlaps)
+        durations = alone + cost_s
+        if self._settled is not None and not np.array_equal(self.durations, durations):
+            self._settled = None
+        self.durations, self.overlap_s = durations, cost_s
         return self
 
     @property
