@@ -48,10 +48,6 @@ def check_plan(plan: Plan) -> Plan:
             f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
             hint="whole layers are recomputed under recompute full",
         )
-    if plan.vpp > 1 and plan.pp == 1:
-        raise InputError(
-            "bad-plan", f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more"
-        )
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
     return replace(plan, routing=routing, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
 

@@ -9,15 +9,15 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
-from foretrace.models.model import Experts, Mlp, Model
+from foretrace.models.model import Experts, Model
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make, resolve
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
+from foretrace.workload.constraints import PlanSizes, check_constraints
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
-from foretrace.workload.stacks import stack as stack_named
 
 MAX_LAYER_RUNS: Final = 400_000
 """Layers times microbatches of a step: some ten million ops, half a minute and gigabytes."""
@@ -26,17 +26,11 @@ MAX_LAYER_RUNS: Final = 400_000
 def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     """The plan with every choice made. `stack` is the software where it is not one of the plan's by name."""
     plan = check_plan(plan)
-    chosen = stack or _stack_of(plan)
-    dp = _data_parallel(plan)
-    zero = chosen.zero if plan.zero is None else plan.zero
-    seq_len = model.seq_len if plan.seq_len is None else plan.seq_len
-    gbs = plan.mbs * dp * plan.pp if plan.gbs is None else plan.gbs
-    microbatches = _microbatches(plan, dp, gbs)
-    split_sequence = plan.tp > 1 and (
-        chosen.sequence_parallel if plan.sequence_parallel is None else plan.sequence_parallel
-    )
-    _check_widths(model, plan)
-    _check_sequence(plan, seq_len, split_sequence)
+    sizes = PlanSizes.of(model, plan, stack)
+    check_constraints(sizes)
+    chosen, dp, zero, seq_len, gbs = sizes.stack, sizes.dp, sizes.zero, sizes.seq_len, sizes.gbs
+    microbatches = sizes.microbatches
+    _check_documents(plan, seq_len)
     shard = _shard(plan, dp, zero)
     _check_layers(model, plan)
     _check_routing(model, plan)
@@ -53,7 +47,7 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
         gbs=gbs,
         microbatches=microbatches,
         vocab=_padded(model.vocab, chosen.padded_vocab, plan.tp),
-        sequence_parallel=split_sequence,
+        sequence_parallel=sizes.sequence_parallel,
         zero=zero,
         shard=shard,
         grad_overlap=chosen.grad_overlap if plan.grad_overlap is None else plan.grad_overlap,
@@ -80,32 +74,6 @@ def schedule_of(setting: Setting) -> Schedule:
     return make(setting.schedule, setting.plan.pp, setting.microbatches, setting.chunks_per_stage)
 
 
-def _stack_of(plan: Plan) -> Stack:
-    return stack_named(plan.stack or ("fsdp" if plan.zero == 3 else "megatron-core"))
-
-
-def _data_parallel(plan: Plan) -> int:
-    fixed = plan.tp * plan.cp * plan.pp
-    if plan.gpus % fixed:
-        raise InputError(
-            "not-divisible",
-            f"gpus {plan.gpus} cannot be divided by tp·cp·pp = {plan.tp}·{plan.cp}·{plan.pp} = {fixed}",
-            hint=f"nearest that can: {_nearest(plan.gpus, fixed)}",
-        )
-    return plan.gpus // fixed
-
-
-def _microbatches(plan: Plan, dp: int, gbs: int) -> int:
-    together = plan.mbs * dp
-    if gbs % together:
-        raise InputError(
-            "not-divisible",
-            f"gbs {gbs} cannot be divided by mbs·dp = {plan.mbs}·{dp} = {together}",
-            hint=f"nearest that can: {_nearest(gbs, together)}",
-        )
-    return gbs // together
-
-
 def _check_layers(model: Model, plan: Plan) -> None:
     for name in ("recompute_layers", "offload_layers"):
         if (getattr(plan, name) or 0) > len(model.layers):
@@ -129,55 +97,13 @@ def _check_length(model: Model, plan: Plan, microbatches: int) -> None:
         )
 
 
-def _check_sequence(plan: Plan, seq_len: int, split: bool) -> None:
+def _check_documents(plan: Plan, seq_len: int) -> None:
     check_size("seq_len", seq_len)
-    if plan.cp > 1 and seq_len % (2 * plan.cp):
-        raise InputError(
-            "not-divisible",
-            f"seq_len {seq_len} cannot be divided by 2·cp = {2 * plan.cp}",
-            hint="each rank takes a part from the front and one from the back, so that causal attention is balanced; "
-            f"nearest that can: {_nearest(seq_len, 2 * plan.cp)}",
-        )
-    if split and seq_len // plan.cp % plan.tp:
-        raise InputError(
-            "not-divisible",
-            f"seq_len {seq_len} over cp {plan.cp} cannot be divided by tp {plan.tp}, as sequence parallelism asks",
-            hint=f"nearest that can: {_nearest(seq_len, plan.cp * plan.tp)}, or sequence_parallel off",
-        )
     if plan.documents is not None and sum(plan.documents) != seq_len:
         raise InputError(
             "bad-plan",
             f"documents add up to {sum(plan.documents)} tokens, seq_len is {seq_len}",
             hint="give the documents of one packed sequence",
-        )
-
-
-def _check_widths(model: Model, plan: Plan) -> None:
-    experts = 0
-    for layer in dict.fromkeys(model.layers):
-        attention, ffn = layer.attention, layer.feed_forward
-        _check_split("attention heads", attention.heads, "tp", plan.tp)
-        if plan.cp > 1 and plan.cp_comm == "a2a":
-            _check_split("attention heads", attention.heads, "tp·cp", plan.tp * plan.cp)
-        if isinstance(ffn, Mlp):
-            _check_split("ffn", ffn.ffn, "tp", plan.tp)
-            continue
-        experts = max(experts, ffn.count)
-        _check_split("experts", ffn.count, "ep", plan.ep)
-        _check_split("expert ffn", ffn.expert.ffn, "etp", plan.etp)
-        if ffn.shared is not None:
-            _check_split("shared expert ffn", ffn.shared.ffn, "tp", plan.tp)
-    if not experts and (plan.ep > 1 or plan.etp > 1):
-        raise InputError(
-            "bad-plan", f"ep is {plan.ep} and etp {plan.etp}, but {model.name} has no experts", hint="leave both at 1"
-        )
-
-
-def _check_split(what: str, count: int, axis: str, size: int) -> None:
-    if count % size:
-        fits = ", ".join(str(n) for n in range(1, min(count, 4 * size) + 1) if count % n == 0)
-        raise InputError(
-            "not-divisible", f"{what} {count} cannot be divided by {axis} {size}", hint=f"{axis} may be {fits}"
         )
 
 
@@ -189,12 +115,6 @@ def _shard(plan: Plan, dp: int, zero: int) -> int:
     if zero != 3:
         raise InputError(
             "bad-plan", f"shard is {plan.shard}, but zero is {zero}", hint="shard is a choice of zero 3 (HSDP)"
-        )
-    if ranks % plan.shard or plan.shard % plan.cp:
-        raise InputError(
-            "not-divisible",
-            f"shard {plan.shard} does not split dp·cp = {dp}·{plan.cp}",
-            hint=f"expected a multiple of cp that divides {ranks}",
         )
     return plan.shard
 
@@ -246,11 +166,6 @@ def _padded(vocab: int, multiple: int, tp: int) -> int:
     return -(-vocab // step) * step
 
 
-def _nearest(value: int, divisor: int) -> str:
-    below = value // divisor * divisor
-    return " and ".join(str(n) for n in (below, below + divisor) if n > 0)
-
-
 def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     """Returns notes on what was chosen for the user and changes the answer."""
     plan, stack = setting.plan, setting.stack
@@ -296,7 +211,7 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
 
 
 def _warnings(setting: Setting) -> list[Diagnostic]:
-    """Where the answer is known to be too good."""
+    """Returns where the answer is known to be too good, and what costs time for nothing."""
     plan = setting.plan
     warnings: list[Diagnostic] = []
     if setting.zero == 2 and setting.microbatches > 1 and setting.dp * plan.cp > 1:
@@ -305,6 +220,13 @@ def _warnings(setting: Setting) -> list[Diagnostic]:
             f"reduces in each of {setting.microbatches} microbatches, which takes longer"
         )
         warnings.append(Diagnostic("warning", "not-modelled", text))
+    stack = setting.stack
+    if plan.recompute == "selective" and stack.selective == "core" and stack.attention != "unfused":
+        text = (
+            "recompute selective saves nothing: it runs core attention again, and fused attention keeps nothing for "
+            "its backward but what other layers keep as well"
+        )
+        warnings.append(Diagnostic("warning", "recompute-saves-nothing", text))
     if plan.cp >= 4:
         text = "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
         warnings.append(Diagnostic("warning", "uncertain", text))

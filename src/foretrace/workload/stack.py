@@ -51,6 +51,8 @@ class Stack:
     """Whether queries, keys and values (and gate and up) are products of their own."""
     repeats_kv: bool = False
     """Whether keys and values are copied to every query head before attention."""
+    copies_kv_heads: bool = False
+    """Whether ranks of tp hold copies of a head of keys and values where there are fewer of them than ranks."""
     copies_value: bool = False
     """Whether values are copied out of the joint projection before attention, so that it can be freed."""
     weight_first: bool = False
