@@ -17,10 +17,9 @@ from foretrace.basics.units import (
     format_percent,
     format_time,
 )
-from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.breakdown import Breakdown
 from foretrace.readings.critical_path import Bound
-from foretrace.readings.remedy import Remedy
 from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
 from foretrace.report.wrap import Span as Span
 from foretrace.report.wrap import fit, line_width

@@ -83,9 +83,9 @@ def idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> 
     return tuple(notes)
 
 
-def _same_figures(one: Machine, other: Machine) -> bool:
+def _same_figures(changed: Machine, machine: Machine) -> bool:
     """Returns whether two machines have the same figures: a factor of 1 changes nothing."""
-    first, second = one.needed_cluster(), other.needed_cluster()
+    first, second = changed.needed_cluster(), machine.needed_cluster()
     return first.gpu.title == second.gpu.title and all(
         figure.read(first) == figure.read(second) for figure in FIGURES.values()
     )

@@ -14,9 +14,8 @@ from foretrace.basics.errors import ForetraceError
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
 from foretrace.program.program import Program
-from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.answer.memory_fit import memory_fit
-from foretrace.readings.remedy import Remedy
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import simulate_program
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 MAX_OPS: Final = 3_000_000
 """Ops of one rank of every role; a larger job takes longer to run several times than a person waits."""
 
-MAX_NODES: Final = 1_500_000
-"""Nodes of all simulations together: about three seconds on one core. A larger job is tried with fewer changes, those
+MAX_NODES: Final = 1_000_000
+"""Nodes of all simulations together: about two seconds on one core. A larger job is tried with fewer changes, those
 first that are aimed at the largest parts."""
 
 MIN_TRIED: Final = 3

@@ -128,15 +128,19 @@ class Constraint:
         """Yields plans with other values of the field that satisfy all constraints, the nearest first.
 
         Where a value alone breaks the rule for batches, the nearest batch goes with it. Where no value satisfies all
-        constraints, the only plan is one that changes the fields of the others as well.
+        constraints, the field of another constraint that the plan breaks is changed, and if that does not help either,
+        several fields are.
         """
-        runs = False
-        for changed in self._changed(sizes):
-            if broken(changed) is None:
-                runs = True
-                yield changed.plan
-        if not runs:
-            yield from _repaired(sizes)
+        others = (other for other in CONSTRAINTS if other.field != self.field and other.problem(sizes) is not None)
+        for constraint in (self, *others):
+            runs = False
+            for changed in constraint._changed(sizes):
+                if broken(changed) is None:
+                    runs = True
+                    yield changed.plan
+            if runs:
+                return
+        yield from _repaired(sizes)
 
     def _changed(self, sizes: PlanSizes) -> Iterator[PlanSizes]:
         """Yields sizes with other values of the field, the nearest first, each also with the nearest whole batch."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.plain import to_plain
 from foretrace.cost.network.domains import DomainUse
-from foretrace.readings.answer.answer import Bottleneck
-from foretrace.readings.remedy import Remedy
+from foretrace.readings.answer.answer import Bottleneck, Remedy
 from foretrace.readings.sharing import NetworkUse
 
 if TYPE_CHECKING:

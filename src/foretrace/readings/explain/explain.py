@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.readings.account import account
-from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.explain.advice import Advice, advice
 from foretrace.readings.explain.communication import CallKind, WorstCall, call_kinds, worst_calls
 from foretrace.readings.explain.experts import ExpertBalance, experts
@@ -15,7 +15,6 @@ from foretrace.readings.explain.pipeline import PipelineUse, pipeline
 from foretrace.readings.explain.rows import OpRows
 from foretrace.readings.explain.stragglers import RankLateness, lateness
 from foretrace.readings.explain.variation import Variation, variation
-from foretrace.readings.remedy import Remedy
 
 
 @dataclass(frozen=True, slots=True)
