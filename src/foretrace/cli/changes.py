@@ -38,6 +38,7 @@ _OPTIONS: Final = {spelling: name for name, option in INPUT_OPTIONS.items() for 
 _MACHINE: Final[dict[str, Callable[[Machine, str], dict[str, Any]]]] = {
     "cluster": lambda _, text: {"cluster": text},
     "placement": lambda _, text: {"placement": Path(text)},
+    "domain-gpus": lambda _, text: {"placement": parse_count(text)},
     "collectives": lambda _, text: {"collectives": Path(text)},
     "calibration": lambda _, text: {"calibration": Path(text)},
     "prices": lambda machine, text: {"prices": replace(machine.prices, source=PricesChoice(text).value)},
@@ -98,6 +99,7 @@ def changed(question: Question, changes: Mapping[str, str], option: str = "--wit
             head, _, rest = name.partition(":")
             conditions = conditions.changed(**{head.replace("-", "_"): [f"{rest}={text}"]})
         else:
+            _refuse_speed(name, text, where)
             _refuse_bare(name, text, where)
             conditions = conditions.changed(what_if=[f"{name}={text}"])
     job = question.job.read_options({**options, **_new(conditions.options, question.conditions.options)})
@@ -143,6 +145,13 @@ def _count(text: str, where: str) -> int:
         return parse_count(text, where=where)
     except InputError as error:
         raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+
+
+def _refuse_speed(name: str, text: str, where: str) -> None:
+    """Raises an error where a count has an x; axes may have one: `tp=2x` makes their communication faster."""
+    if name in _OPTIONS and name not in (*AXES, "etp") and _FACTOR.fullmatch(text):
+        problem = f'{where}: "{name}" is not a speed'
+        raise UsageError("bad-value", problem, hint=f"a count has no x: {name}={text.strip().rstrip('x×%')}")
 
 
 def _refuse_bare(name: str, text: str, where: str) -> None:

@@ -34,7 +34,7 @@ def test_the_screen_is_the_one_on_the_page(
     shutil.copy(shared(*SAMPLE), tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("COLUMNS", raising=False)
     ((words, screen),) = re.findall(r"```\n\$ foretrace (inspect nccl[^\n]*)\n(.*?)```", PAGE, re.DOTALL)
     assert call(*words.split()) == 0
     assert capsys.readouterr().out.strip("\n") == screen.strip("\n")

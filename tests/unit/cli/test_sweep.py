@@ -254,7 +254,7 @@ class TestAProfile:
     """A host-bound step: the batch doubles at no cost, and graphs take it to its kernels."""
 
     def test_batches(self, capsys: pytest.CaptureFixture[str]) -> None:
-        result = answer(capsys, PROFILE, "--over", "batch=1,2")
+        result = answer(capsys, PROFILE, "--over", "batch=1x,2x")
         assert [one["values"] for one in result["points"]] == [{"batch": 1}, {"batch": 2}]
         assert result["points"][1]["efficiency"] == pytest.approx(2.0, rel=0.01)
         (note,) = (one["message"] for one in result["warnings"] if one["level"] == "note")
@@ -290,5 +290,5 @@ class TestAProfile:
 
     def test_other_jobs_have_neither(self, program: Path) -> None:
         with pytest.raises(UsageError) as refused:
-            call(program, "--over", "batch=1,2")
+            call(program, "--over", "batch=1x,2x")
         assert refused.value.code == "option-not-for-input"
