@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from foretrace.cost.network.interface import LimitKind
     from foretrace.readings.answer.model_figures import ModelFigures
 
-BAR_WIDTH = 28
+BAR_WIDTH = 24
 _PIPE_WIDTH = 100
 """How wide pictures are where the stream is not a terminal."""
 MAX_BOTTLENECKS = 6
@@ -240,7 +240,7 @@ def breakdown_lines(
                 (f"  {name:<{name_width}}  {format_time(seconds):>9}  ", ""),
                 (bar, style),
                 (f"{format_percent(share):>7}", ""),
-                (f"  {LIMIT_WORDS[limits[name]]}" if limits and name in limits else "", "bright_black"),
+                (f"  limit: {LIMIT_WORDS[limits[name]]}" if limits and name in limits else "", "bright_black"),
             ]
         )
     return lines

@@ -39,6 +39,9 @@ MIN_SHARE: Final = 0.01
 MIN_CHUNK_LAYERS: Final = 2
 """Layers below which a model chunk is not proposed: every chunk adds transfers and launches."""
 
+MAX_SPLIT: Final = 16
+"""Parts of the model up to which another split of the layers is proposed: a longer list is not typed."""
+
 OVERLAPS: Final = {"tp": "tp exposed", "moe": "ep exposed", "pp": "pp exposed"}
 """The words of `--overlap` that stacks leave off, and what each is aimed at."""
 
@@ -220,7 +223,7 @@ def _pipelines(setting: Setting) -> Iterator[_Change]:
     if not setting.stack.name.startswith("megatron"):  # which has no zero-bubble schedule
         yield _Change("bubble", {"schedule": "zb-h1"})
     counts = [len(chunk) for chunk in setting.chunks]
-    if len(counts) > 1 and counts[-1] > 1:
+    if 1 < len(counts) <= MAX_SPLIT and counts[-1] > 1:
         # The head costs the last part about as much as a layer, and the embedding the first far less.
         moved = [counts[0] + 1, *counts[1:-1], counts[-1] - 1]
         yield _Change("bubble", {"stage_layers": ",".join(map(str, moved))})
