@@ -144,7 +144,8 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
     if answer.memory is None or answer.memory.fits:
         return answer, None
     with doing("looking for what would fit"):
-        return answer, find_relief(setting, machine)
+        changed = machine if scenario is None else scenario.machine_for(job.program(), machine)
+        return answer, find_relief(setting, changed)
 
 
 def compare(

@@ -38,7 +38,9 @@ _OPTIONS: Final = {spelling: name for name, option in INPUT_OPTIONS.items() for 
 _MACHINE: Final[dict[str, Callable[[Machine, str], dict[str, Any]]]] = {
     "cluster": lambda _, text: {"cluster": text},
     "placement": lambda _, text: {"placement": Path(text)},
-    "domain-gpus": lambda _, text: {"placement": parse_count(text)},
+    "domain-gpus": lambda machine, text: {
+        "cluster": replace(machine.needed_cluster(), domain_gpus=parse_count(text)),
+    },
     "collectives": lambda _, text: {"collectives": Path(text)},
     "calibration": lambda _, text: {"calibration": Path(text)},
     "prices": lambda machine, text: {"prices": replace(machine.prices, source=PricesChoice(text).value)},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,7 +20,8 @@ from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers,
 from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
-from foretrace.hardware.changes import CHANGES, Change
+from foretrace.hardware.changes import Change
+from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.inputs.base import Input
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
@@ -139,28 +140,35 @@ class MachineOptions:
 
     cluster: str | None
     details: dict[str, Any]
+    domain_gpus: int | None = None
 
     def machine(self, job: Input | None = None) -> Machine:
         """Makes the machine; its cluster is the one that was named, else the input's own."""
         named = self.cluster or (None if job is None else job.cluster)
         if named is None:
             self._check_needs_no_cluster()
-        return Machine(named, **self.details)
+        return self._made(named)
 
     def machine_of_clusters(self) -> Machine:
         """Makes a machine whose cluster others name, one after the other."""
-        return Machine(self.cluster, **self.details)
+        return self._made(self.cluster)
 
     def needed_machine(self) -> Machine:
         """Makes the machine; raises a usage error where no cluster is named."""
-        machine = Machine(self.cluster, **self.details)
+        machine = self._made(self.cluster)
         machine.needed_cluster()
         return machine
+
+    def _made(self, named: str | None) -> Machine:
+        if named is None or self.domain_gpus is None:
+            return Machine(named, **self.details)
+        return Machine(replace(load_cluster(named), domain_gpus=self.domain_gpus), **self.details)
 
     def _check_needs_no_cluster(self) -> None:
         needs = {
             "--collectives prices the network of a cluster": self.details["collectives"],
-            "--placement and --domain-gpus say where ranks sit on a cluster": self.details["placement"],
+            "--placement says where ranks sit on a cluster": self.details["placement"],
+            "--domain-gpus says which GPUs of a cluster are used": self.domain_gpus,
             "--calibration prices the GPUs of a cluster": self.details["calibration"],
             "--nccl, --nccl-algo and --nccl-proto are of a cluster": self.details["nccl"],
             "--network flow divides the links of a cluster": self.details["network"] != "analytic",
@@ -178,7 +186,7 @@ def _read_machine(values: dict[str, Any]) -> MachineOptions:
         raise UsageError("conflicting-options", problem, hint="leave out --domain-gpus")
     nccl = NcclSettings(values["nccl_algo"], values["nccl_proto"], tuple(values["nccl"] or ()))
     details = {
-        "placement": values["placement"] if domain_gpus is None else domain_gpus,
+        "placement": values["placement"],
         "prices": PriceSources(values["prices"].value, False if values["no_silicon"] else None),
         "collectives": values["collectives"],
         "calibration": values["calibration"],
@@ -186,7 +194,7 @@ def _read_machine(values: dict[str, Any]) -> MachineOptions:
         "network": network,
         "overlap_cost": not values["no_overlap_cost"],
     }
-    return MachineOptions(values["cluster"], details)
+    return MachineOptions(values["cluster"], details, domain_gpus)
 
 
 _MACHINE_OPTIONS = {
@@ -288,11 +296,14 @@ _SCENARIO_OPTIONS = {
 
 def _read_changes(values: dict[str, Any]) -> dict[str, Change]:
     changes = read_what_ifs(values["what_if"] or [])
-    for what in changes:
-        if what not in CHANGES:
-            problem = f"--what-if {what}: only the machine can be changed here{did_you_mean(what, CHANGES)}"
-            raise UsageError("unknown-name", problem, hint=f"known: {', '.join(CHANGES)}")
+    for what in changes.keys() - set(NETWORK_CHANGES):
+        problem = f"--what-if {what} does not concern the network{did_you_mean(what, NETWORK_CHANGES)}"
+        raise UsageError("unknown-name", problem, hint=f"known: {', '.join(NETWORK_CHANGES)}")
     return changes
+
+
+NETWORK_CHANGES = ("nic", "nvlink", "pcie", "power", "gpu", "cluster")
+"""Changes of a machine that can change what a collective takes."""
 
 
 CHANGED_MACHINE = OptionGroup(

@@ -22,7 +22,7 @@ from foretrace.cost.network.silicon_collectives import slowdown_in_training
 from foretrace.cost.prices import Prices
 from foretrace.cost.pricing import price, unpriced_kernels
 from foretrace.cost.sources import measured_collectives
-from foretrace.hardware.changes import CHANGES, PARTS, Change, changed_cluster, with_gpu
+from foretrace.hardware.changes import CHANGES, Change, changed_cluster, factor_of, with_gpu
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.hardware.presets import gpu as gpu_preset
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 NetworkMode = Literal["analytic", "flow", "packets"]
 """analytic: every communication takes what it takes alone; flow: those that meet on links divide them; packets: single
 collectives are run packet by packet (ns-3)."""
+
+KERNEL_KINDS: Final = ("gemm", "attention", "norm", "elementwise", "moe expert")
+"""The kinds of kernels whose speed can be changed."""
 
 JOB_MODES: Final = ("analytic", "flow")
 """The network modes that whole jobs can be run with."""
@@ -83,7 +86,7 @@ class Machine:
         self,
         cluster: Cluster | str | Path | None = None,
         *,
-        placement: Placement | str | Path | int | None = None,
+        placement: Placement | str | Path | None = None,
         prices: PriceSources | PriceSource = "best",
         collectives: str | Path | None = None,
         calibration: Calibration | str | Path | None = None,
@@ -95,9 +98,8 @@ class Machine:
 
         Args:
             cluster: A `Cluster`, the name of a preset (`foretrace list clusters`) or the path of a cluster file.
-            placement: Which GPU of which node each rank runs on, or a file that says so. A number is the `domain_gpus`
-                of the cluster: how many GPUs of each link domain a job uses, where a domain reaches over nodes (NVL72).
-                None: ranks fill the nodes that `cost.network.domains` chooses, in order.
+            placement: Which GPU of which node each rank runs on, or a file that says so. None: ranks fill the nodes
+                that `cost.network.domains` chooses, in order.
             prices: The sources of prices: `best`, `model`, `roofline`, or `PriceSources`.
             collectives: Measurements of nccl-tests (a file or folder), which price communication before all else.
             calibration: A user's calibration of this GPU, or its file; its prices come before all other sources.
@@ -109,12 +111,7 @@ class Machine:
         _check_mode(network)
         if not isinstance(cluster, Cluster | str | Path | None):
             raise InputError("bad-value", f"a cluster is not a {type(cluster).__name__}", hint='a name: "h100-dgx"')
-        loaded = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
-        self._placement: Final = placement
-        if isinstance(placement, int):
-            loaded = None if loaded is None else replace(loaded, domain_gpus=placement)
-            placement = None
-        self.cluster: Final = loaded
+        self.cluster: Final = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
         self.placement: Final = placement
         self.prices: Final = prices if isinstance(prices, PriceSources) else PriceSources(prices)
         self.collectives: Final = collectives
@@ -140,10 +137,10 @@ class Machine:
         """
         same = {
             "cluster": self.cluster,
-            "placement": self._placement,
+            "placement": self.placement,
             "prices": self.prices,
             "collectives": self.collectives,
-            "calibration": self._calibration,
+            "calibration": self._cache.calibration or self._calibration,
             "nccl": self.nccl,
             "network": self.network,
             "overlap_cost": self.overlap_cost,
@@ -166,17 +163,18 @@ class Machine:
                 are, by its word: `{"nic": 2.0, "power": "500W", "attention": 1.5}`.
         """
         figures = {name: change for name, change in changes.items() if name in CHANGES}
-        speeds = {name: float(change) for name, change in changes.items() if name not in CHANGES}
+        speeds = {name: factor_of(name, change) for name, change in changes.items() if name not in CHANGES}
+        for name in speeds.keys() - set(KERNEL_KINDS):
+            known = (*CHANGES, *KERNEL_KINDS)
+            problem = f'a machine has no "{name}" to change{did_you_mean(name, known)}'
+            raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
         machine = self.with_()
         machine._kernel_speeds = {**self._kernel_speeds, **speeds}
         if not figures:
             return machine
-        parts = {name: change for name, change in figures.items() if name in PARTS}
-        replaced = changed_cluster(self.needed_cluster(), parts)
-        own = {name: change for name, change in figures.items() if name not in PARTS}
-        machine = machine.with_(cluster=changed_cluster(replaced, own))
-        if not parts:  # what a user measured holds for the figures that were there
-            machine._measured_on = self._measured_on or self.cluster
+        machine = machine.with_(cluster=changed_cluster(self.needed_cluster(), figures))
+        # Measurements of the user are of the figures that were there.
+        machine._measured_on = self._measured_on or self.cluster
         return machine
 
     @property
@@ -252,9 +250,22 @@ class Machine:
         return PricedProgram(ops, prices, cluster, notes, domains)
 
     def collectives_note(self, cluster: Cluster) -> Diagnostic:
-        """Returns the note that the measured collectives are taken to be those of `cluster`."""
-        text = f"measured collectives of {self.collectives} are taken to be {cluster.name}'s own"
-        return Diagnostic("note", "price-source", text)
+        """Returns the note of what the measured collectives are taken for on `cluster`."""
+        measured = f"measured collectives of {self.collectives}"
+        if not self._holds_measurements:
+            text = f"{measured} are not used: nodes of {cluster.name} are not those that were measured"
+            return Diagnostic("warning", "price-source", text)
+        if self._measured_on is not None:
+            return Diagnostic("note", "price-source", f"{measured} are scaled to {cluster.name} by the network model")
+        return Diagnostic("note", "price-source", f"{measured} are taken to be {cluster.name}'s own")
+
+    @property
+    def _holds_measurements(self) -> bool:
+        """Whether what the user measured says something about the nodes of this cluster."""
+        if self._measured_on is None or self.cluster is None:
+            return True
+        before, after = self._measured_on.node, self.cluster.node
+        return (before.gpus, before.island_gpus, before.nics) == (after.gpus, after.island_gpus, after.nics)
 
     def network_of(self, world: int, mesh: Mesh | None = None, *, in_training: bool = False) -> Network:
         """Returns the network as a job of `world` ranks meets it; meshes with the same placement share one.
@@ -288,16 +299,18 @@ class Machine:
                 cluster, self._own_collectives(), source, silicon, slowdown, forced, self.calibration
             )
             self._cache.measured[key] = tuple(
-                replace(tables, measured_on=self._figures_of(tables)) for tables in measured
+                replace(tables, measured_on=self._figures_of(tables))
+                for tables in measured
+                if tables.partial or self._holds_measurements
             )
         return self._cache.measured[key]
 
     def _figures_of(self, tables: Measurements) -> Cluster | None:
         """Returns the cluster whose figures measured collectives are of; None where it is this one."""
         cluster = self.needed_cluster()
-        if tables.partial and cluster.gpu.base:  # NVIDIA's, of GPUs of one node
-            return with_gpu(cluster, gpu_preset(cluster.gpu.base))
-        return None if tables.partial else self._measured_on
+        if tables.partial:  # NVIDIA's, of GPUs of one node
+            return with_gpu(cluster, gpu_preset(cluster.gpu.base)) if cluster.gpu.base else None
+        return self._measured_on
 
     def _own_collectives(self) -> Measurements | None:
         if self._cache.own is None and self.collectives is not None:
@@ -337,7 +350,7 @@ class Machine:
     def _check_needs_no_cluster(self) -> None:
         """Raises an error where something was given that only a cluster has."""
         needs = (
-            (self._placement is not None, "a placement says where ranks sit on a cluster"),
+            (self.placement is not None, "a placement says where ranks sit on a cluster"),
             (self.collectives is not None, "collectives price the network of a cluster"),
             (self.network == "flow", "network flow divides the links of a cluster"),
             (bool(self.nccl), "NCCL settings apply to a cluster"),

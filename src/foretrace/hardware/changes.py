@@ -66,7 +66,8 @@ def _scaled_peaks(cluster: Cluster, factor: float) -> Cluster:
 
 def _scaled_nic(cluster: Cluster, factor: float) -> Cluster:
     nic = cluster.node.nic
-    faster = replace(nic, name=f"{nic.name}-changed", bytes_per_s=nic.bytes_per_s * factor)
+    name = f"{nic.name.removesuffix('-changed')}-changed"
+    faster = replace(nic, name=name, bytes_per_s=nic.bytes_per_s * factor)
     return replace(cluster, node=replace(cluster.node, nic=faster))
 
 
@@ -158,10 +159,10 @@ def changed_cluster(cluster: Cluster, changes: Mapping[str, Change]) -> Cluster:
         gpu = presets.gpu(str(changes["gpu"]))
         cluster = replace(with_gpu(cluster, gpu), name=f"{cluster.name} with {gpu.name}")
     figures = {name: change for name, change in changes.items() if name in FIGURES}
-    called = ", ".join(describe_change(name, change) for name, change in figures.items())
+    description = ", ".join(describe_change(name, change) for name, change in figures.items())
     for name, change in figures.items():
         cluster = _scaled(cluster, name, change)
-    return replace(cluster, name=f"{cluster.name} with {called}") if called else cluster
+    return replace(cluster, name=f"{cluster.name} with {description}") if description else cluster
 
 
 def check_change(name: str, text: str) -> None:
@@ -179,6 +180,14 @@ def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster:
     node = cluster.node
     domain = node.domain_gpus if gpu.links and node.gpu.links else node.gpus if gpu.links else 1
     return replace(cluster, node=replace(node, gpu=gpu, domain_gpus=domain, switched=node.switched and domain > 1))
+
+
+def factor_of(name: str, change: Change) -> float:
+    """Returns a change as a factor; an error where it is an amount or a name."""
+    factor = _factor_in(change) if isinstance(change, str) else change
+    if not isinstance(factor, int | float) or isinstance(factor, bool) or not factor > 0:
+        raise InputError("bad-value", f"what-if {name}: {change!r} is not a factor", hint=f"for example {name}=2x")
+    return float(factor)
 
 
 def describe_change(name: str, change: Change) -> str:
@@ -214,11 +223,8 @@ def _scaled(cluster: Cluster, name: str, change: Change) -> Cluster:
 
 
 def _factor(name: str, change: Change, before: float, figure: Figure) -> float:
-    if not isinstance(change, str):
-        return float(change)
-    factor = _factor_in(change)
-    if factor is not None:
-        return factor
+    if not isinstance(change, str) or _factor_in(change) is not None:
+        return factor_of(name, change)
     try:
         return figure.parse(change) / before
     except InputError as error:

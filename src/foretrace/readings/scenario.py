@@ -10,7 +10,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Mask, distinct
 from foretrace.basics.errors import InputError
-from foretrace.cost.machine import Machine
+from foretrace.cost.machine import KERNEL_KINDS, Machine
 from foretrace.cost.prices import Prices
 from foretrace.hardware.changes import CHANGES, Change, describe_change
 from foretrace.program.columns import Kind
@@ -18,9 +18,6 @@ from foretrace.program.expand import Ops
 from foretrace.program.program import Program
 from foretrace.readings.families import select
 from foretrace.readings.jitter import check_jitter
-
-_OF_MACHINE = (*CHANGES, "gemm", "attention", "norm", "elementwise", "moe expert")
-"""What-ifs that the machine applies: its figures, and the kinds of kernels that it prices."""
 
 MAX_FACTOR = 1e6
 """No part of a machine gets a million times as fast, or as slow."""
@@ -88,9 +85,8 @@ class Scenario:
         A resource that the program itself declares goes by its own name, such as `nic`: it is not the machine's.
         """
         changes = self.of_machine(program)
-        for what, change in changes.items():
-            if what not in CHANGES:
-                _check_factor(what, change)
+        for what in changes.keys() - set(CHANGES):
+            _check_factor(what, changes[what])
         return machine.changed(changes) if changes else machine
 
     def applied_to(self, ops: Ops, prices: Prices) -> Prices:
@@ -119,8 +115,8 @@ class Scenario:
 
     def of_machine(self, program: Program) -> dict[str, Change]:
         """Returns the what-ifs that change a machine, or how fast it runs kernels."""
-        own = {resource.name for resource in program.resources}
-        return {what: change for what, change in self.what_if.items() if what in _OF_MACHINE and what not in own}
+        names = {*CHANGES, *KERNEL_KINDS} - {resource.name for resource in program.resources}
+        return {what: change for what, change in self.what_if.items() if what in names}
 
 
 def _faster_kernels(ops: Ops, prices: Prices, kind: str, factor: float) -> Prices:

@@ -92,7 +92,8 @@ def sweep_svg(sweep: Sweep) -> str:
     first = sweep.axes[0]
     tokens = all(outcome.tokens_per_s_per_gpu for outcome in sweep.ran)
     numbers = [value.number for value in first.values]
-    even = any(not number or number <= 0 for number in numbers)
+    units = {value.unit for value in first.values}
+    even = len(units) > 1 or any(not number or number <= 0 for number in numbers)
     # Powers of two are evenly spaced on a logarithmic axis, and are where it has its ticks.
     places = {value: float(2**place) if even else float(value.number or 1) for place, value in enumerate(first.values)}
     labels = {place: value.label for value, place in places.items()}

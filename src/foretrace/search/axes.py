@@ -11,13 +11,13 @@ Values stay texts: whoever changes the job reads them as the option of this name
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.basics.units import format_count, parse_count
+from foretrace.basics.units import format_count, parse_count, parse_tokens
 
 MAX_POINTS: Final = 1000
 """Points of a sweep; more would take long, and nobody would read them."""
@@ -29,6 +29,8 @@ _RANGE_FORM: Final = "a range is low:high, low:high:xFACTOR or low:high:+STEP, a
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?|\.[0-9]+"
 _QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z×%][A-Za-z0-9/×%]*)?\s*")
 _STEP: Final = re.compile(rf"\s*([x+])\s*({_NUMBER})\s*([A-Za-z×%][A-Za-z0-9/×%]*)?\s*")
+_OF_TOKENS: Final = ("seq", "seq-len", "seq_len")
+"""Axes that count tokens, of which 8k are 8,192."""
 _FACTORS: Final = ("x", "×")
 
 
@@ -39,6 +41,12 @@ class AxisValue:
     text: str
     value: Value
     label: str
+
+    @property
+    def unit(self) -> str:
+        """The unit of the value as it was written; empty where it has none."""
+        quantity = _QUANTITY.fullmatch(self.text)
+        return "" if quantity is None else _unit(quantity[2])
 
     @property
     def number(self) -> float | None:
@@ -95,15 +103,15 @@ def parse_axis(text: str) -> SweepAxis:
         raise UsageError("missing-argument", "a sweep needs a name and values", where=where, hint=_FORM)
     # 1,024 in a list of values is two of them: thousands are not set apart here.
     texts = [value for part in values.split(",") for value in _expanded(part.strip(), where)]
-    points = tuple(read_value(value) for value in texts)
+    points = tuple(read_value(value, parse_tokens if name in _OF_TOKENS else parse_count) for value in texts)
     for number, point in enumerate(points):
         if point.value in [other.value for other in points[:number]]:
             raise UsageError("repeated-option", f"{point.label} is given twice", where=where)
     return SweepAxis(name.removeprefix("--"), points)
 
 
-def read_value(text: str) -> AxisValue:
-    """Reads one value: a count, a factor (`1.5x`), a share (`3%`), or any other text."""
+def read_value(text: str, parse: Callable[[str], int] = parse_count) -> AxisValue:
+    """Reads one value: a count (by `parse`), a factor (`1.5x`), a share (`3%`), or any other text."""
     quantity = _QUANTITY.fullmatch(text)
     if quantity is not None and quantity[2] in _FACTORS:
         factor = float(quantity[1])
@@ -111,7 +119,7 @@ def read_value(text: str) -> AxisValue:
     if quantity is not None and quantity[2] == "%":
         return AxisValue(text, float(quantity[1]) / 100, f"{float(quantity[1]):g} %")
     try:
-        count = parse_count(text)
+        count = parse(text)
         return AxisValue(text, count, format_count(count))
     except InputError:
         if quantity is not None and not quantity[2]:

@@ -65,21 +65,26 @@ def axis_limits(prices: Prices, graph: Graph, op_s: Floats) -> tuple[AxisLimit, 
     return tuple(AxisLimit(axis, limit.kind, limit.name, limit.share) for axis, limit in limits.items())
 
 
-def idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> tuple[Diagnostic, ...]:
-    """Returns a warning for every what-if of the machine that changes no price of the job."""
-    program, notes = as_is.ops.program, []
+def idle_changes(scenario: Scenario, priced: PricedProgram, machine: Machine) -> tuple[Diagnostic, ...]:
+    """Returns a warning for every what-if of the machine that changes no price of the job, next to the others.
+
+    `priced` is the program at the prices under all what-ifs.
+    """
+    program, notes = priced.ops.program, []
     for what, change in scenario.of_machine(program).items():
         if what not in CHANGES or what == "memory":
             continue
-        alone = replace(scenario, what_if={what: change}).machine_for(program, machine)
-        if _same_figures(alone, machine):
+        rest = {name: other for name, other in scenario.what_if.items() if name != what}
+        without = replace(scenario, what_if=rest).machine_for(program, machine)
+        if _same_figures(scenario.machine_for(program, machine), without):
             continue
-        if not np.array_equal(alone.price(program).prices.duration_s, as_is.prices.duration_s):
+        prices = without.price(program).prices
+        if not np.array_equal(prices.duration_s, priced.prices.duration_s):
             continue
-        carried = what in ("flops", "hbm", "power", "gpu") and not (as_is.prices.mix >= 0).any()
+        carried = what in ("flops", "hbm", "power", "gpu") and not (prices.mix >= 0).any()
         why = "its computation carries recorded times" if carried else "no op of it is limited by that"
         text = f"{describe_change(what, change)} changes no price of this job: {why}"
-        notes.append(Diagnostic("warning", "what-if-without-effect", text))
+        notes.append(Diagnostic("warning", "what-if-without-effect", text, f"--what-if {what}"))
     return tuple(notes)
 
 

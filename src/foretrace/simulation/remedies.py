@@ -104,6 +104,7 @@ class _Trial:
         self._job, self._machine = on_machine(job, machine), machine
         self._scenario = scenario
         self._setting: Setting | None = job.setting()
+        self._changed = scenario.machine_for(self._job.program(), machine)
         if answer is None or answer.timeline.graph.program is not self._job.program():
             answer = self._simulated(self._job.program(), {})
         self._before = answer
@@ -118,8 +119,10 @@ class _Trial:
     def changes(self) -> list[_Change]:
         """Returns the changes that may help: those aimed at a noticeable part of the step, the largest part first."""
         mean_s, step_s = self._before.breakdown.mean_s, self._before.step_time_s
+        if step_s <= 0:
+            return []
         asked = self._scenario.what_if.keys()
-        every = _of_model(self._setting, self._machine) if self._setting is not None else _of_job(self._job)
+        every = _of_model(self._setting, self._changed) if self._setting is not None else _of_job(self._job)
         useful = [
             change
             for change in (*every, *self._of_machine())
@@ -154,7 +157,7 @@ class _Trial:
 
     @property
     def _capacity_bytes(self) -> int:
-        return int(self._machine.needed_cluster().gpu.memory_bytes)
+        return int(self._changed.needed_cluster().gpu.memory_bytes)
 
     def _simulated(self, program: Program, what_if: Mapping[str, str]) -> Answer:
         scenario = replace(self._scenario, what_if={**self._scenario.what_if, **what_if})

@@ -85,7 +85,7 @@ def simulate_program(
         if scenario.changes_times:
             as_is = machine.price(program)
             unchanged = _Runner.of(as_is.ops, as_is.prices, shares, folded).timeline().step_time_s
-            notes = (*notes, *idle_changes(scenario, as_is, machine))
+            notes = (*notes, *idle_changes(scenario, priced, machine))
         used = _network_use(runner, machine.network) if cluster is not None else None
         if used is not None and explain:
             used = replace(used, limits=axis_limits(runner.prices, runner.graph, runner.op_s()))

@@ -95,3 +95,12 @@ def test_axes_that_do_not_go_together(texts: list[str], code: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_axes(texts)
     assert refused.value.code == code
+
+
+def test_tokens_of_a_sequence_are_binary() -> None:
+    assert [value.value for value in parse_axis("seq=8k,16k").values] == [8192, 16384]
+    assert [value.value for value in parse_axis("gbs=2k").values] == [2000]
+
+
+def test_units_are_kept() -> None:
+    assert [value.unit for value in parse_axis("nic=400Gbps,1.6Tbps,2x").values] == ["Gbps", "Tbps", "x"]

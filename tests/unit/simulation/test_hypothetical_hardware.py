@@ -9,7 +9,7 @@ import pytest
 
 import foretrace
 from foretrace import Machine, Plan, Scenario
-from foretrace.basics.errors import InfeasibleError
+from foretrace.basics.errors import InfeasibleError, InputError
 from foretrace.cost.network.nccl_tests.reader import read_measurements
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
@@ -50,7 +50,7 @@ def test_a_changed_figure_of_the_memory_decides_what_fits() -> None:
 
 def test_what_changes_nothing_is_reported() -> None:
     answer = foretrace.simulate(JOB, H100, Scenario(what_if={"pcie": 2.0, "hbm": 2.0}), explain=False)
-    assert [note.message.split()[0] for note in answer.diagnostics if note.code == "what-if-without-effect"] == ["pcie"]
+    assert [note.where for note in answer.diagnostics if note.code == "what-if-without-effect"] == ["--what-if pcie"]
 
 
 def test_what_limits_the_kernels_is_named_and_is_the_true_limit() -> None:
@@ -74,3 +74,32 @@ def test_measured_collectives_follow_a_changed_network() -> None:
         for found in (machine, machine.changed({"nic": 0.25}))
     )
     assert (after >= before).all() and after[-1] > 1.5 * before[-1]
+
+
+def test_measured_collectives_follow_a_network_whose_gpus_are_replaced() -> None:
+    machine = Machine(cluster("a100-dgx-80g"), collectives=shared("data", "collectives", "a100_2x8"))
+    layout = machine.network_of(16).layouts(np.arange(16)[None])[0][0]
+    before, after = (
+        found.network_of(16).price(Collective.ALL_REDUCE, layout, np.array([1e9])).duration_s[0]
+        for found in (machine.changed({"gpu": "h100-sxm"}), machine.changed({"gpu": "h100-sxm", "nic": 0.25}))
+    )
+    assert after > 1.5 * before
+    other = machine.changed({"cluster": "gb200-nvl72"})
+    assert other.collectives_note(other.needed_cluster()).level == "warning"
+
+
+def test_what_helps_only_together_is_not_called_idle() -> None:
+    job = foretrace.model("mixtral-8x7b", Plan(gpus=64, ep=64 // 8, tp=1, gbs=64, seq_len=4096))
+    both = Scenario(what_if={"nic": 4.0, "pcie": 4.0})
+    answer = foretrace.simulate(job, H100, both, explain=False, even_if_oom=True)
+    assert "what-if-without-effect" not in [note.code for note in answer.diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [({"gemm": "fast"}, "bad-value"), ({"nic": True}, "bad-value"), ({"nik": 2.0}, "unknown-name")],
+)
+def test_a_machine_refuses_changes_that_it_does_not_know(changes: dict[str, float | str], code: str) -> None:
+    with pytest.raises(InputError) as error:
+        H100.changed(changes)
+    assert error.value.code == code

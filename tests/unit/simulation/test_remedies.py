@@ -57,9 +57,18 @@ def test_what_does_not_fit_is_not_proposed() -> None:
 
 def test_a_scenario_holds_on_both_sides() -> None:
     _, answer = tried(Plan(gpus=16, tp=8, gbs=16), scenario=Scenario(what_if={"nvlink": 0.5}))
-    assert answer.remedies is not None
+    assert answer.remedies
     assert all(remedy.before_s == answer.step_time_s for remedy in answer.remedies)
     assert "--what-if nvlink=2x" not in [remedy.option for remedy in answer.remedies]
+
+
+def test_changes_are_tried_on_the_machine_of_the_scenario() -> None:
+    plan = Plan(gpus=8, gbs=8, mbs=1)  # does not fit 80 GiB
+    _, answer = tried(plan, scenario=Scenario(what_if={"memory": "400GiB"}))
+    assert answer.remedies
+    _, answer = tried(plan, scenario=Scenario(what_if={"gpu": "b200"}))
+    assert answer.remedies
+    assert "--precision mxfp8" in [remedy.option for remedy in answer.remedies]
 
 
 def test_nothing_is_tried_unless_asked() -> None:

@@ -54,11 +54,14 @@ class HypotheticalPricer:
         if not kernels:
             return usual
         ratio = self._after.seconds(kernels) / self._before.seconds(kernels)
-        seconds = np.maximum(usual.duration_s * ratio, floor_s(self._gpu, kernels))
+        # A measured price may lie below the datasheet's bound of the preset, and then as far below that of this GPU.
+        bound_s, bound_before_s = floor_s(self._gpu, kernels), floor_s(self._before.gpu, kernels)
+        lowest_s = np.minimum(bound_s, usual.duration_s * bound_s / np.maximum(bound_before_s, 1e-300))
+        seconds = np.maximum(usual.duration_s * ratio, lowest_s)
         is_converted = np.abs(ratio - 1) > SAME_PRICE
         faster, slower = (share * np.abs(np.log(ratio)) for share in SCALING_ERROR)
         return KernelPrices(
-            np.where(ratio == 1, usual.duration_s, seconds),
+            seconds,
             usual.source + np.where(is_converted, len(self._pricer.sources), 0),
             np.exp(-np.hypot(np.log(usual.low), faster)),
             np.exp(np.hypot(np.log(usual.high), slower)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -57,6 +57,13 @@ class DomainUse:
             text += f" (launchers take {self.launcher_segment})"
         return Diagnostic("note", "domain-gpus", text)
 
+    def of_ranks(self, placement: Placement, cluster: Cluster) -> DomainUse:
+        """Returns the use of the domains by the ranks of a placement, which may leave GPUs of a node free."""
+        size = cluster.node.island_gpus // cluster.node.gpus
+        used = np.bincount(placement.host.astype(np.int64) // size)
+        used = used[used > 0]
+        return replace(self, least_gpus=int(used.min()), most_gpus=int(used.max()))
+
     @property
     def gpus_text(self) -> str:
         """How many GPUs of a domain the job uses: "64", or "36 to 40"."""
@@ -98,7 +105,8 @@ def place_job(cluster: Cluster, world: int, mesh: Mesh | None = None) -> tuple[P
     has_choice = mesh is not None and mesh.world == world and cluster.node.island_gpus > gpus
     groups = [ranks // gpus for _, ranks in inner_groups(mesh)] if mesh is not None and has_choice else []
     numbers, use = spread_nodes(cluster, -(-world // gpus), groups)
-    return Placement.packed(world, gpus, numbers), use
+    placement = Placement.packed(world, gpus, numbers)
+    return placement, None if use is None else use.of_ranks(placement, cluster)
 
 
 def inner_groups(mesh: Mesh) -> list[tuple[Axis, Longs]]:

@@ -71,6 +71,7 @@ def placed_groups(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node:
         )
     numbers, domains = spread_nodes(cluster, needed, [host.reshape(groups, ranks)])
     placement = Placement(numbers[host].astype(np.int32), slot.astype(np.int32))
+    domains = None if domains is None else domains.of_ranks(placement, cluster)
     return PlacedGroups(placement, np.arange(groups * ranks).reshape(groups, ranks), domains)
 
 

@@ -111,15 +111,14 @@ def test_a_stated_number_is_followed() -> None:
 )
 def test_an_impossible_number_is_refused(name: str, gpus: int, code: str) -> None:
     with pytest.raises(InputError) as caught:
-        Machine(name, placement=gpus)
+        replace(cluster(name), domain_gpus=gpus)
     assert caught.value.code == code
 
 
-def test_a_machine_keeps_the_number_for_other_clusters() -> None:
-    machine = Machine("gb200-nvl72", placement=32)
-    other = machine.with_(cluster="gb300-nvl72")
-    assert other.cluster is not None
-    assert other.cluster.domain_gpus == 32
+def test_gpus_that_a_job_leaves_free_are_not_counted() -> None:
+    use = placed_groups(cluster("gb200-nvl72"), 75).domains
+    assert use is not None and use.least_gpus + use.most_gpus == 75
+    assert placed_groups(cluster("gb200-nvl72"), 6).domains.most_gpus == 6  # type: ignore[union-attr]
 
 
 def simulated(machine: Machine, **plan: int | str) -> foretrace.Answer:
@@ -132,7 +131,7 @@ def codes(answer: foretrace.Answer) -> dict[str, str]:
 
 
 def test_expert_groups_stay_in_a_rack_and_the_answer_says_how() -> None:
-    whole, split = (simulated(Machine("gb200-nvl72", placement=gpus), ep=64) for gpus in (None, 72))
+    whole, split = (simulated(Machine(replace(cluster("gb200-nvl72"), domain_gpus=gpus)), ep=64) for gpus in (None, 72))
     assert whole.step_time_s < 0.99 * split.step_time_s
     assert whole.domains is not None
     assert (whole.domains.most_gpus, whole.domains.segment) == (64, 16)

@@ -1,7 +1,7 @@
 """Finds what limits a call, and computes the bytes that it puts on links and NICs.
 
-The limit is found by asking the price itself: each figure of the machine is made a little smaller, and the one by which
-the price grows most decides most of the time. A rate that something else keeps from being used decides nothing.
+The limit is found by asking the price itself: each figure of the machine is made a little larger, and the one by which
+the price falls most decides most of the time. A rate that something else keeps from being used decides nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.program.columns import ONE_TO_ONE, Collective
 
 GBPS: Final = 8e-9
-FIGURES: Final[tuple[LimitKind, ...]] = ("nic", "uplink", "nvlink", "pcie", "channels")
-SLOWER: Final = 1 + 1e-6
-"""The factor by which figures are made smaller: so little that no other becomes the limit."""
+RATES: Final[tuple[LimitKind, ...]] = ("nic", "uplink", "nvlink", "pcie", "channels")
+FASTER: Final = 1 + 1e-6
+"""The factor by which rates are made larger: so little that no other becomes the limit."""
+TIE: Final = 1e-3
+"""The share of the time below which no rate counts as deciding anything."""
 _TREES: Final = ("tree", "nvls-tree")
 
 
@@ -33,7 +35,9 @@ def limit_of(group: NcclGroup, seconds: Callable[[NcclGroup], float], way: tuple
     whole = seconds(group)
     if whole <= 0:
         return Limit("latency", latency, 1.0)
-    decided = {kind: (seconds(group.scaled(kind, 1 / SLOWER)) / whole - 1) / (SLOWER - 1) for kind in FIGURES}
+    decided = {kind: (1 - seconds(group.scaled(kind, FASTER)) / whole) / (1 - 1 / FASTER) for kind in RATES}
+    if max(decided.values()) < TIE:  # two rates that limit equally: neither helps alone, and either lowered costs time
+        decided = {kind: (seconds(group.scaled(kind, 1 / FASTER)) / whole - 1) / (FASTER - 1) for kind in RATES}
     kind: LimitKind = max(decided, key=lambda kind: decided[kind])
     rest = 1 - sum(decided.values())
     if rest >= decided[kind]:
