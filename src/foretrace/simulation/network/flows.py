@@ -42,9 +42,12 @@ CHUNKS_IN_A_ROW: Final = 4
 """Bytes that NCCL passes on at a time: a buffer of 4 MiB in 8 slots (`NCCL_BUFFSIZE`, `NCCL_STEPS`), halved down to 32
 KiB while there are few of them for the length of the tree or chain (NCCL, src/enqueue.cc)."""
 
-MAX_MESSAGES: Final = 300_000
+MAX_REPEATED: Final = 100_000
 """More messages of rings, chains and trees that differ are not run one by one: they keep the rates they have with all
-of them at work. More of an even all-to-all are run by kinds of sources."""
+of them at work. So many take 16 s without numba, and 2 s with it."""
+
+MAX_MESSAGES: Final = 300_000
+"""More messages of an even all-to-all are run by kinds of sources."""
 
 FEW_UNLIKE: Final = 300
 MAX_UNLIKE: Final = 20_000
@@ -257,7 +260,7 @@ def _pipelines(
     apart = bool((fair >= alone * (1 - SAME_TIME)).all())
     small = None if apart else fold(hops, capacity)
     kinds = len(hops if small is None else small.messages) * (steps or 1) * chunks
-    if apart or kinds > MAX_MESSAGES:
+    if apart or kinds > MAX_REPEATED:
         return call.answer(in_turn(fair), link_bytes, algorithm, channels, count, "" if apart else FIXED_RATES)
     messages, rates = (hops, capacity) if small is None else (small.messages, small.capacity)
     ran = run_flows(rates, repeated(messages, chunks, steps))
