@@ -7,15 +7,17 @@ of the step. Changes that the job does not admit, or that do not fit into memory
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.errors import ForetraceError
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
+from foretrace.hardware.changes import FIGURES
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.answer.memory_fit import memory_fit
+from foretrace.readings.breakdown import EXPOSED
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import simulate_program
 
@@ -129,6 +131,7 @@ class _Trial:
             if mean_s.get(change.part, 0.0) >= MIN_SHARE * step_s and not change.what_if.keys() & asked
         ]
         useful.sort(key=lambda change: -mean_s[change.part])
+        useful = list({change.option: change for change in reversed(useful)}.values())[::-1]  # the larger part counts
         return useful[: max(MIN_TRIED, MAX_NODES // len(self._before.timeline.graph))]
 
     def remedy(self, change: _Change) -> Remedy | None:
@@ -160,19 +163,18 @@ class _Trial:
         return int(self._changed.needed_cluster().gpu.memory_bytes)
 
     def _simulated(self, program: Program, what_if: Mapping[str, str]) -> Answer:
-        scenario = replace(self._scenario, what_if={**self._scenario.what_if, **what_if})
-        return simulate_program(program, self._machine, scenario, explain=False)
+        machine = self._machine.changed(what_if) if what_if else self._machine
+        return simulate_program(program, machine, self._scenario, explain=False)
 
     def _of_machine(self) -> Iterator[_Change]:
-        """Yields what-ifs of the machine: a faster network, more power."""
+        """Yields what-ifs of the machine: more of what limits exposed communication, more power."""
         cluster = self._before.cluster
         if cluster is None:
             return
-        exposed = [part for part in self._before.breakdown.mean_s if part.endswith(" exposed")]
-        largest = max(exposed, key=lambda part: self._before.breakdown.mean_s[part], default="")
-        yield _Change(largest, what_if={"nic": "2x"})
-        if cluster.gpu.links:
-            yield _Change(largest, what_if={"nvlink": "2x"})
+        network = self._before.network
+        for limit in () if network is None else network.limits:
+            if limit.kind in FIGURES:
+                yield _Change(f"{limit.axis}{EXPOSED}", what_if={limit.kind: "2x"})
         if cluster.gpu.power_w and self._setting is not None:  # others carry the times of their computation
             yield _Change("compute", what_if={"power": "1.2x"})
 
