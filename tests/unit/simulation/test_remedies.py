@@ -17,7 +17,7 @@ H100 = Machine("h100-dgx")
 
 def tried(plan: Plan, model: str = "llama3-8b", scenario: Scenario | None = None) -> tuple[Input, Answer]:
     job = foretrace.model(model, plan)
-    return job, foretrace.simulate(job, H100, scenario, explain=False, even_if_oom=True, try_changes=True)
+    return job, foretrace.simulate(job, H100, scenario, explain="band", even_if_oom=True, try_changes=True)
 
 
 def with_option(job: Input, option: str) -> float:
