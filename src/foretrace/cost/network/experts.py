@@ -30,11 +30,10 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.interface import CallPrices, Explained, Limit, Network
-from foretrace.cost.network.measured_network import MeasuredNetwork
+from foretrace.cost.network.measured_network import nccl_model
 from foretrace.cost.network.nccl.bottleneck import limit_of
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
 
@@ -132,10 +131,7 @@ def _way(what: Collective, layout: GroupLayout, way: str) -> Dispatch | None:
 
 
 def _group_of(network: Network, layout: GroupLayout) -> NcclGroup:
-    while isinstance(network, MeasuredNetwork):
-        network = network.model
-    assert isinstance(network, NcclNetwork)
-    return network.plan(Collective.ALL_TO_ALL, layout).group
+    return nccl_model(network).plan(Collective.ALL_TO_ALL, layout).group
 
 
 def _steps(layout: GroupLayout) -> list[GroupLayout]:

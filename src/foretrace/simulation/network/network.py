@@ -18,10 +18,11 @@ from foretrace.basics.errors import Diagnostic, InputError, UsageError
 from foretrace.basics.placement import Placement
 from foretrace.basics.units import format_percent, format_time, parse_bytes
 from foretrace.cost.machine import Machine, NetworkMode
-from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
+from foretrace.cost.network import Network
 from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.experts import explain_call, limit_call, price_call
 from foretrace.cost.network.interface import Explained, Limit
+from foretrace.cost.network.measured_network import nccl_model
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import Candidate, candidates
@@ -278,7 +279,7 @@ class _Group:
         estimate, layout = explained[slowest], self.layouts[slowest]
         if estimate.algorithm == "measured":
             # A measurement does not say how NCCL ran it; its rule does.
-            rule = _model(self.network).explain(what, layout, size)
+            rule = nccl_model(self.network).explain(what, layout, size)
             estimate = replace(estimate, algorithm=rule.algorithm, protocol=rule.protocol, channels=rule.channels)
         priced = price_call(self.network, what, layout, np.array([size]), way)
         source = self.network.sources[int(priced.source[0])]
@@ -365,17 +366,8 @@ def _named(places: Sequence[str]) -> str:
 
 def _candidates(network: Network, what: Collective, layout: Hashable, size_bytes: float) -> tuple[Candidate, ...]:
     """Returns the algorithms and protocols that NCCL could have chosen."""
-    model = _model(network)
-    if not isinstance(model, NcclNetwork) or not isinstance(layout, GroupLayout):
-        return ()
-    return candidates(model, what, layout, size_bytes)
-
-
-def _model(network: Network) -> Network:
-    """Returns the model beneath all measurements."""
-    while isinstance(network, MeasuredNetwork):
-        network = network.model
-    return network
+    assert isinstance(layout, GroupLayout)
+    return candidates(nccl_model(network), what, layout, size_bytes)
 
 
 def _with_links(analytic: NetworkAnswer, run: LinkRun) -> NetworkAnswer:
