@@ -151,7 +151,7 @@ def parse_factor(value: str | float, *, where: str | None = None) -> float:
     return factor
 
 
-def parse_times(text: str, *, where: str | None = None) -> float:
+def parse_marked_factor(text: str, *, where: str | None = None) -> float:
     """A ratio above 0 that is marked as one, from "1.1x" or "110%": a bare number could be a count."""
     factor = parse_factor(text, where=where)
     if text.strip()[-1].isdigit() or text.strip().endswith("."):

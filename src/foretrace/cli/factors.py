@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.basics.units import parse_times
+from foretrace.basics.units import parse_marked_factor
 from foretrace.hardware.changes import CHANGES, Change, check_change
 from foretrace.inputs.option_texts import refuse_several
 
@@ -96,7 +96,7 @@ def _slowdown(value: str, option: str) -> float:
 
 def _factor(text: str, where: str) -> float:
     try:
-        return parse_times(text, where=where)
+        return parse_marked_factor(text, where=where)
     except InputError as error:
         raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
 

@@ -234,10 +234,10 @@ def test_k_of_a_sequence_is_binary(text: str, tokens: int) -> None:
 @pytest.mark.parametrize("text", ["1.1", "2", "2.", "1e3", " 3 "])
 def test_a_factor_without_x_could_be_a_count(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        units.parse_times(text)
+        units.parse_marked_factor(text)
     assert caught.value.code == "bad-value"
-    assert units.parse_times(f"{text}x") == float(text)
-    assert units.parse_times("110%") == 1.1
+    assert units.parse_marked_factor(f"{text}x") == float(text)
+    assert units.parse_marked_factor("110%") == 1.1
 
 
 @pytest.mark.parametrize("seconds", [2.2e-16, -2.22e-16, 9e-13, 0.0])

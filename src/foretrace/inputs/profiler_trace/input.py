@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import GivenPath, InputFile
 from foretrace.basics.mesh import Mesh, parse_axes
-from foretrace.basics.units import parse_times
+from foretrace.basics.units import parse_marked_factor
 from foretrace.inputs.base import Baseline, Input, Rebuild, Unprofiled
 from foretrace.inputs.option_texts import read_count, read_sizes, read_steps, read_texts
 from foretrace.inputs.option_values import HostMode
@@ -78,7 +78,7 @@ class ProfilerTraceInput(Input):
         readers = {
             "gpus": read_count("gpus"),
             "steps": read_steps,
-            "batch": lambda text: parse_times(text, where=f"--what-if batch={text}"),
+            "batch": lambda text: parse_marked_factor(text, where=f"--what-if batch={text}"),
         }
         options = read_texts(texts, readers)
         if isinstance(options.get("mesh"), str):
