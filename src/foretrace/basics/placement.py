@@ -89,13 +89,6 @@ class Placement:
         """Number of hosts up to the last that has a rank; those between may be idle."""
         return int(self.host.max()) + 1
 
-    def host_ranks(self) -> list[list[int]]:
-        """The ranks of each host in use: what `ProgramBuilder.resource(shared_by=...)` takes for a NIC of a host."""
-        order = np.argsort(self.host, kind="stable")
-        counts = np.bincount(self.host)
-        bounds = np.cumsum(counts[counts > 0])[:-1]
-        return [ranks.tolist() for ranks in np.split(order, bounds)]
-
     def ranks_per_host(self) -> Longs:
         """Number of ranks on every host, [hosts], 0 on idle ones."""
         return np.bincount(self.host)

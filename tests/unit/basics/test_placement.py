@@ -144,9 +144,3 @@ def test_every_packed_rank_has_its_own_slot(world: int, gpus_per_host: int) -> N
     assert np.array_equal(placement.host * gpus_per_host + placement.slot, np.arange(world))
     assert placement.ranks_per_host().sum() == world
     assert placement.hosts == len(np.unique(placement.host))
-
-
-def test_the_ranks_of_each_host_are_what_a_shared_resource_takes() -> None:
-    placement = Placement(host=np.array([1, 0, 1, 0]), slot=np.array([0, 0, 1, 1]))
-    assert placement.host_ranks() == [[1, 3], [0, 2]]
-    assert Placement.packed(6, 4).host_ranks() == [[0, 1, 2, 3], [4, 5]]
