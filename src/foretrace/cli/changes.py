@@ -107,7 +107,7 @@ def changed(question: Question, changes: Mapping[str, str], option: str = "--wit
     job = question.job.read_options({**options, **_new(conditions.options, question.conditions.options)})
     for axis, size in axes.items():
         job = job.with_axis(axis, size)
-    return Question(job, machine, conditions, question.machines, question.made)
+    return Question(job, machine, conditions, question.machines, question.machine_cache)
 
 
 def _new(options: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
@@ -122,9 +122,9 @@ def _changed_machine(question: Question, machine: Machine, change: tuple[str, st
         problem = f"{where}: {name} is one of {', '.join(known)}"
         hint = "communication twice as fast is network=2x" if name == "network" else None
         raise UsageError("unknown-name", problem, hint=hint)
-    if (machine, change) not in question.made:
-        question.made[machine, change] = machine.with_(**_MACHINE[name](machine, text))
-    return question.made[machine, change]
+    if (machine, change) not in question.machine_cache:
+        question.machine_cache[machine, change] = machine.with_(**_MACHINE[name](machine, text))
+    return question.machine_cache[machine, change]
 
 
 def _option_value(name: str, text: str, where: str) -> Any:

@@ -399,8 +399,8 @@ class Question:
     machine: Machine
     conditions: ScenarioOptions
     machines: MachineOptions
-    made: dict[tuple[Machine, tuple[str, str]], Machine] = field(default_factory=dict)
-    """Machines that changes of this question made, each by the machine before and the change."""
+    machine_cache: dict[tuple[Machine, tuple[str, str]], Machine] = field(default_factory=dict)
+    """Changed machines of this question, each by the machine before and the change."""
 
     @property
     def scenario(self) -> Scenario:

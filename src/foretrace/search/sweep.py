@@ -198,7 +198,7 @@ def _outcome(result: Sweep, point: Point, answer: Answer) -> Outcome:
         text = f"needs {needs} of {format_bytes(memory.capacity_bytes)}"
         error = SweepError(OUT_OF_MEMORY, text)
         return Outcome(point, answer.world_size, peak_memory_bytes=memory.peak_bytes, error=error)
-    mine = Outcome(
+    outcome = Outcome(
         point,
         answer.world_size,
         answer.step_time_s,
@@ -209,30 +209,30 @@ def _outcome(result: Sweep, point: Point, answer: Answer) -> Outcome:
         1.0,
         answer.breakdown.mean_s,
     )
-    first = next((outcome for outcome in result.ran if _on_one_curve(result, outcome, mine)), mine)
-    return replace(mine, efficiency=_efficiency(result, mine, first))
+    first = next((earlier for earlier in result.ran if _on_one_curve(result, earlier, outcome)), outcome)
+    return replace(outcome, efficiency=_efficiency(result, outcome, first))
 
 
-def _on_one_curve(result: Sweep, outcome: Outcome, other: Outcome) -> bool:
+def _on_one_curve(result: Sweep, first: Outcome, outcome: Outcome) -> bool:
     """Returns whether two points are compared: over GPUs those whose other values are the same, otherwise all."""
     if SCALED_BY not in result.names:
         return True
-    pairs = zip(result.names, outcome.point, other.point, strict=True)
-    return all(mine == theirs for name, mine, theirs in pairs if name != SCALED_BY)
+    pairs = zip(result.names, first.point, outcome.point, strict=True)
+    return all(start == value for name, start, value in pairs if name != SCALED_BY)
 
 
-def _efficiency(result: Sweep, mine: Outcome, first: Outcome) -> float | None:
-    if not mine.step_time_s or not first.step_time_s or not mine.world_size or not first.world_size:
+def _efficiency(result: Sweep, outcome: Outcome, first: Outcome) -> float | None:
+    if not outcome.step_time_s or not first.step_time_s or not outcome.world_size or not first.world_size:
         return None
-    if mine.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
-        return mine.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
+    if outcome.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
+        return outcome.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
     work = 1.0
-    for name, value, start in zip(result.names, mine.point, first.point, strict=True):
+    for name, value, start in zip(result.names, outcome.point, first.point, strict=True):
         if name in ("microbatches", "batch"):
             work *= _number(value.value) / _number(start.value)
         elif name == "pp":
-            work *= first.world_size / mine.world_size
-    return work * first.step_time_s / mine.step_time_s
+            work *= first.world_size / outcome.world_size
+    return work * first.step_time_s / outcome.step_time_s
 
 
 def _number(value: Value) -> float:

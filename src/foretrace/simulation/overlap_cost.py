@@ -46,10 +46,10 @@ def overlap_cost_s(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps:
     if overlaps is None or not (overlaps.slowdown > 1).any():
         return cost_s
     for round_ in range(ROUNDS):
-        shown_s = covered_cost_s(run(alone_s + cost_s), alone_s, overlaps)
-        if round_ and (np.abs(shown_s - cost_s) <= CLOSE_ENOUGH * alone_s).all():
+        observed_s = covered_cost_s(run(alone_s + cost_s), alone_s, overlaps)
+        if round_ and (np.abs(observed_s - cost_s) <= CLOSE_ENOUGH * alone_s).all():
             break
-        cost_s = shown_s
+        cost_s = observed_s
     return cost_s
 
 
@@ -83,8 +83,8 @@ def covered_cost_s(timeline: Timeline, alone_s: Floats, overlaps: Overlaps) -> F
         lanes = lane_of_pair[calls]
         # Transfers that computation waits for share one lane; others have one for every channel (schedules/pipeline).
         is_transfer = (lanes >= 0) & (len(distinct(lanes[lanes >= 0])) > 1)
-        made = _Calls(timeline.start_s[calls], lasts[calls], uses[calls], is_transfer)
-        cost_s[nodes] = work.cost_s(made, overlaps.slowdown[kernels[nodes]])
+        calls_of_rank = _Calls(timeline.start_s[calls], lasts[calls], uses[calls], is_transfer)
+        cost_s[nodes] = work.cost_s(calls_of_rank, overlaps.slowdown[kernels[nodes]])
     return np.minimum(cost_s, alone_s * MAX_LOST / (1 - MAX_LOST))
 
 
@@ -110,7 +110,7 @@ class _Calls:
     def by_use(self, which: Mask) -> list[tuple[int, Floats, Floats]]:
         """Returns each kind of use with the starts and durations of its calls, of those that are chosen."""
         chosen = [(use, which & (self.use == use)) for use in distinct(self.use[which]).tolist()]
-        return [(use, self.start_s[mine], self.last_s[mine]) for use, mine in chosen]
+        return [(use, self.start_s[is_of_use], self.last_s[is_of_use]) for use, is_of_use in chosen]
 
 
 @dataclass(frozen=True, slots=True)
