@@ -253,16 +253,20 @@ class Cause:
         return Cause(self.part, self.kind)
 
 
-def causes(timeline: Timeline) -> dict[Cause, float]:
+def causes(timeline: Timeline, late: str) -> dict[Cause, float]:
     """Divides a step further than its breakdown does, by the ops that run or that ranks wait for.
 
     Every cause lies in one part of the breakdown. So the causes of two steps, each next to its counterpart, account for
     all of the difference between them.
 
+    Args:
+        timeline: The step.
+        late: The name of the part in which a rank waits for a late rank of its own stage.
+
     Returns:
         Seconds by cause, mean over ranks; they sum to the step.
     """
-    chain, parts = Chain(timeline), parts_of(timeline)
+    chain, parts = Chain(timeline), parts_of(timeline, late)
     coarse = part_labels(timeline, chain, parts)
     graph = timeline.graph
     kind, kinds = kinds_of(graph)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
@@ -33,6 +33,7 @@ _ROUNDING = 1e-9
 """A smaller share of the step than this is rounding."""
 
 Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,18 @@ class GroupRow:
     wait: Pair
 
 
+class Side(NamedTuple):
+    """One of the two answers, and its label on screens."""
+
+    label: str
+    answer: Answer
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How far a subject is from its base, and where.
+
+    `sides` are the subject and the base in the order of columns: predicted and measured, or A and B.
 
     `breakdown` sums to the step on both sides. `until_optimizer` is the time at which the last rank starts to update
     its parameters: fp16 runs skip the update of a step that overflowed, so that there only what precedes it compares.
@@ -130,6 +140,7 @@ class Comparison:
 
     subject: Answer
     base: Answer
+    sides: tuple[Side, Side]
     step: Pair
     until_optimizer: Pair | None
     differences: tuple[Difference, ...]
@@ -141,7 +152,7 @@ class Comparison:
     stages: tuple[StageRow, ...]
     groups: tuple[GroupRow, ...]
     unlike: tuple[str, ...]
-    """In what the two are not the same job, in few words."""
+    """The differences that keep the two from being the same job, in few words."""
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -149,10 +160,9 @@ class Comparison:
         """Whether a prediction is compared with a measurement."""
         return _is_measured(self.subject, self.base)
 
-    @property
-    def labels(self) -> tuple[str, str]:
-        """What the subject and the base are called."""
-        return (PREDICTED, MEASURED) if self.with_measured else (B, A)
+    def in_columns(self, of_subject: Value, of_base: Value) -> tuple[Value, Value]:
+        """Returns two values in the order of columns."""
+        return (of_subject, of_base) if self.with_measured else (of_base, of_subject)
 
     @property
     def band_contains_base(self) -> bool | None:
@@ -174,17 +184,17 @@ def compare(subject: Answer, base: Answer) -> Comparison:
     until = (ours.until_optimizer_s, theirs.until_optimizer_s)
     measured = _is_measured(subject, base)
     unlike = _unlike(subject, base, ours, theirs, same_mesh)
-    labels = (PREDICTED, MEASURED) if measured else (B, A)
-    sides = ((labels[0], subject, ours), (labels[1], base, theirs))
-    sides = sides if measured else sides[::-1]
+    sides = (Side(PREDICTED, subject), Side(MEASURED, base)) if measured else (Side(A, base), Side(B, subject))
+    ours_s, theirs_s, late = _breakdowns(subject.breakdown, base.breakdown)
     return Comparison(
         subject=subject,
         base=base,
+        sides=sides,
         step=Pair(subject.step_time_s, base.step_time_s),
         until_optimizer=None if until[0] is None or until[1] is None else Pair(until[0], until[1]),
         differences=() if measured else differences(base, subject),
-        breakdown=_parts(*_breakdowns(subject.breakdown, base.breakdown)),
-        causes=() if measured else _causes(causes(subject.timeline), causes(base.timeline)),
+        breakdown=_parts(ours_s, theirs_s),
+        causes=() if measured else _causes(causes(subject.timeline, late), causes(base.timeline, late)),
         kinds=_kinds(ours.kinds, theirs.kinds),
         critical_path=_parts(_path_parts(subject), _path_parts(base)),
         ranks=_ranks(ours, theirs) if same_mesh else (),
@@ -192,11 +202,7 @@ def compare(subject: Answer, base: Answer) -> Comparison:
         groups=_groups(ours.groups, theirs.groups) if same_mesh else (),
         unlike=tuple(difference.words for difference in unlike),
         diagnostics=(
-            *(
-                # Who compares two plans knows that they differ.
-                Diagnostic("warning" if measured else "note", difference.code, f"{difference.words}: {difference.so}")
-                for difference in unlike
-            ),
+            *(difference.diagnostic(measured) for difference in unlike),
             *_step_notes(sides),
             *_carried(sides),
         ),
@@ -223,15 +229,14 @@ def _parts(subject: Mapping[str, float], base: Mapping[str, float]) -> tuple[Com
     return tuple(sorted(rows, key=lambda row: -abs(row.seconds.difference_s)))
 
 
-def _breakdowns(subject: Breakdown, base: Breakdown) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the means of both, with one name for waits that one run calls imbalance and the other a straggler's."""
-    if STRAGGLER not in (*subject.parts, *base.parts):
-        return subject.mean_s, base.mean_s
+def _breakdowns(subject: Breakdown, base: Breakdown) -> tuple[dict[str, float], dict[str, float], str]:
+    """Returns the means of both, and the one name for waits that one calls imbalance and the other a straggler's."""
+    late = STRAGGLER if STRAGGLER in (*subject.parts, *base.parts) else IMBALANCE
     ours, theirs = (
-        {STRAGGLER if part == IMBALANCE else part: seconds for part, seconds in side.mean_s.items()}
+        {late if part == IMBALANCE else part: seconds for part, seconds in side.mean_s.items()}
         for side in (subject, base)
     )
-    return ours, theirs
+    return ours, theirs, late
 
 
 def _kinds(subject: Mapping[str, Spent], base: Mapping[str, Spent]) -> tuple[KindRow, ...]:
@@ -300,14 +305,18 @@ class _Unlike:
 
     code: str
     words: str
-    so: str
+    consequence: str
+
+    def diagnostic(self, measured: bool) -> Diagnostic:
+        # Who compares two plans knows that they differ.
+        return Diagnostic("warning" if measured else "note", self.code, f"{self.words}: {self.consequence}")
 
 
 def _unlike(subject: Answer, base: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
     """Returns the differences that keep the two runs from being the same job."""
     unlike = []
     measured = _is_measured(subject, base)
-    so = "the step and means over ranks are compared, single ranks, stages and groups are not"
+    consequence = "the step and means over ranks are compared, single ranks, stages and groups are not"
 
     def words(what: str, of_subject: str, of_base: str) -> str:
         if measured:
@@ -316,9 +325,9 @@ def _unlike(subject: Answer, base: Answer, ours: Account, theirs: Account, same_
 
     if subject.world_size != base.world_size:
         text = words("ranks", f"{subject.world_size:,}", f"{base.world_size:,}")
-        unlike.append(_Unlike("different-mesh", text, so))
+        unlike.append(_Unlike("different-mesh", text, consequence))
     elif not same_mesh:
-        unlike.append(_Unlike("different-mesh", words("mesh", subject.mesh, base.mesh), so))
+        unlike.append(_Unlike("different-mesh", words("mesh", subject.mesh, base.mesh), consequence))
     tokens = {None if answer.model is None else answer.model.tokens_per_step for answer in (subject, base)}
     same_work = len(tokens) == 1 and None not in tokens
     if ours.microbatches and theirs.microbatches and ours.microbatches != theirs.microbatches and not same_work:
@@ -327,27 +336,24 @@ def _unlike(subject: Answer, base: Answer, ours: Account, theirs: Account, same_
     return unlike
 
 
-_Side = tuple[str, Answer, Account]
-
-
-def _step_notes(sides: tuple[_Side, ...]) -> list[Diagnostic]:
+def _step_notes(sides: tuple[Side, Side]) -> list[Diagnostic]:
     """Returns warnings about what the two runs time differently, although the job may be the same."""
     notes = []
-    if len({answer.repeats for _, answer, _ in sides}) > 1:
+    if len({answer.repeats for _, answer in sides}) > 1:
         kinds = {True: "the steady period of steps that follow each other", False: "the makespan of one step"}
-        first, second = (f"{label}: {kinds[answer.repeats]}" for label, answer, _ in sides)
+        first, second = (f"{label}: {kinds[answer.repeats]}" for label, answer in sides)
         notes.append(Diagnostic("warning", "different-step-times", f"the step times differ in kind; {first}, {second}"))
-    missing = [label for label, _, spent in sides if spent.until_optimizer_s is None]
+    missing = [label for label, answer in sides if answer.until_optimizer_s is None]
     if len(missing) == 1:
-        text = f"{missing[0]} has no optimizer: the time up to it is not compared"
-        notes.append(Diagnostic("note", "too-little-data", text))
+        text = "the step has no optimizer: the time up to it is not compared"
+        notes.append(Diagnostic("note", "too-little-data", text, missing[0]))
     return notes
 
 
-def _carried(sides: tuple[_Side, ...]) -> list[Diagnostic]:
+def _carried(sides: tuple[Side, Side]) -> list[Diagnostic]:
     """Returns the diagnostics of both answers with the side each is about; those that both have come once."""
     texts: dict[Diagnostic, list[str]] = {}
-    for label, answer, _ in sides:
+    for label, answer in sides:
         for diagnostic in answer.diagnostics:
             texts.setdefault(diagnostic, []).append(label)
     return [

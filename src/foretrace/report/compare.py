@@ -13,6 +13,7 @@ from foretrace.basics.units import format_bytes, format_count, format_percent, f
 from foretrace.export.perfetto import NamedTimeline, PerfettoSummary, write_timelines
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import (
+    MEASURED,
     CauseRow,
     ComparedPart,
     Comparison,
@@ -73,12 +74,11 @@ class RunRecord:
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Returns all of a comparison: seconds, and shares of the step of the base."""
-    subject, base = (label.lower() for label in comparison.labels)
     measured = comparison.with_measured
 
     def both(of_subject: Any, of_base: Any, ending: str = "") -> dict[str, Any]:
-        sides = {f"{subject}{ending}": of_subject, f"{base}{ending}": of_base}
-        return sides if measured else dict(reversed(sides.items()))
+        values = comparison.in_columns(of_subject, of_base)
+        return {f"{side.label.lower()}{ending}": value for side, value in zip(comparison.sides, values, strict=True)}
 
     def pair(seconds: Pair) -> dict[str, Any]:
         sides = both(seconds.subject_s, seconds.base_s, "_s")
@@ -134,22 +134,15 @@ def _share(comparison: Comparison, pair: Pair) -> float | None:
 
 
 def _labels(comparison: Comparison) -> tuple[str, str]:
-    """Returns the labels of both sides in the order of columns: predicted and measured, or A and B."""
-    subject, base = comparison.labels
-    return (subject, base) if comparison.with_measured else (base, subject)
-
-
-def _sides(comparison: Comparison) -> list[tuple[str, Answer]]:
-    """Returns both sides in the order of columns."""
-    sides = list(zip(comparison.labels, (comparison.subject, comparison.base), strict=True))
-    return sides if comparison.with_measured else sides[::-1]
+    first, second = comparison.sides
+    return first.label, second.label
 
 
 def write_comparison_perfetto(
     comparison: Comparison, path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None
 ) -> PerfettoSummary:
     """Writes both timelines into one Perfetto trace, each rank's first process above the other one."""
-    named = [NamedTimeline(name, answer.timeline, answer.memory_by_rank()) for name, answer in _sides(comparison)]
+    named = [NamedTimeline(name, answer.timeline, answer.memory_by_rank()) for name, answer in comparison.sides]
     return write_timelines(named, path, ranks=ranks)
 
 
@@ -184,20 +177,20 @@ def _headline(comparison: Comparison) -> list[list[Span]]:
     if measured:
         lines.append(_band(comparison))
     else:
-        tokens = [None if answer.model is None else answer.model.tokens_per_step for _, answer in _sides(comparison)]
+        tokens = [None if answer.model is None else answer.model.tokens_per_step for _, answer in comparison.sides]
         if tokens[0] is not None and tokens[1] is not None and tokens[0] != tokens[1]:
             text = f"not the same work: {format_count(tokens[0])} tokens a step in A, {format_count(tokens[1])} in B"
             lines.append([(f"         {text}", "yellow")])
     if comparison.until_optimizer is not None:
         lines.append([("         up to the optimizer ", ""), *_versus(comparison, comparison.until_optimizer)])
-    return lines + [[(f"         {side}: {answer.title}", "")] for side, answer in _sides(comparison) if answer.title]
+    return lines + [[(f"         {side}: {answer.title}", "")] for side, answer in comparison.sides if answer.title]
 
 
 def _band(comparison: Comparison) -> list[Span]:
     band, contains = comparison.subject.step_time_band_s, comparison.band_contains_base
     if band is None or contains is None:
         return [("         the prediction carries no band", "")]
-    verdict = f"{'contains' if contains else 'does not contain'} the {comparison.labels[1]}"
+    verdict = f"{'contains' if contains else 'does not contain'} the {MEASURED}"
     return [(f"         its band, {format_time(band[0])} to {format_time(band[1])}, {verdict}", "")]
 
 
@@ -242,7 +235,7 @@ def _cut(text: str) -> str:
 
 def _figures(comparison: Comparison) -> list[list[Span]]:
     """The figures of both steps, with how far B is from A."""
-    a, b = (answer for _, answer in _sides(comparison))
+    a, b = (answer for _, answer in comparison.sides)
     memory = [None if answer.peak_memory is None else float(answer.peak_memory.bytes) for answer in (a, b)]
     rows = [
         ("step", *_both(comparison, comparison.step), _percent(comparison.step.error)),
@@ -279,8 +272,7 @@ def _signed(comparison: Comparison, pair: Pair) -> str:
 
 
 def _both(comparison: Comparison, pair: Pair) -> tuple[str, str]:
-    subject, base = format_time(pair.subject_s), format_time(pair.base_s)
-    return (subject, base) if comparison.with_measured else (base, subject)
+    return comparison.in_columns(format_time(pair.subject_s), format_time(pair.base_s))
 
 
 def _breakdown(comparison: Comparison) -> list[list[Span]]:
@@ -351,7 +343,7 @@ def _stages(comparison: Comparison) -> list[list[Span]]:
 
 def _ranks(comparison: Comparison) -> list[list[Span]]:
     def row(rank: RankRow) -> tuple[str, ...]:
-        others = f" and {len(rank.ranks) - 1:,} alike" if len(rank.ranks) > 1 else ""
+        others = f" and {len(rank.ranks) - 1:,} identical" if len(rank.ranks) > 1 else ""
         return (
             f"rank {rank.ranks[0]}{others}",
             *(text for pair in (rank.compute, rank.held_up, rank.end) for text in _both(comparison, pair)),
@@ -367,7 +359,7 @@ def _ranks(comparison: Comparison) -> list[list[Span]]:
 
 def _groups(comparison: Comparison) -> list[list[Span]]:
     def row(group: GroupRow) -> tuple[str, ...]:
-        others = f" and {len(group.groups) - 1:,} alike" if len(group.groups) > 1 else ""
+        others = f" and {len(group.groups) - 1:,} identical" if len(group.groups) > 1 else ""
         return (
             f"{group.axis} {_ranks_text(group.groups[0])}{others}",
             *_both(comparison, group.running),

@@ -233,7 +233,7 @@ def test_without_an_optimizer_there_is_no_time_up_to_it() -> None:
     found = compare(answer(training(optimizer=False)), answer(training()))
     assert found.until_optimizer is None
     (note,) = found.diagnostics
-    assert note.level == "note" and note.code == "too-little-data" and note.message.startswith("B ")
+    assert note.level == "note" and note.code == "too-little-data" and note.where == "B"
     neither = compare(answer(training(optimizer=False)), answer(training(optimizer=False)))
     assert neither.until_optimizer is None and neither.diagnostics == ()
 
@@ -319,7 +319,8 @@ class TestCauses:
 
     def test_a_slower_collective_is_all_of_it(self) -> None:
         found = compare(answer(training(reduce_s=5.0)), answer(training()))
-        assert found.labels == ("B", "A") and not found.with_measured
+        assert [side.label for side in found.sides] == ["A", "B"] and not found.with_measured
+        assert found.sides[0].answer is found.base and found.sides[1].answer is found.subject
         worst, *others = found.causes
         assert worst.cause == Cause("dp exposed", "dp all_reduce", "all_reduce")
         assert worst.seconds.difference_s == pytest.approx(3.0)
@@ -337,9 +338,19 @@ class TestCauses:
             assert sum(pair.subject_s for pair in rows_of_part) == pytest.approx(part.seconds.subject_s)
             assert sum(pair.base_s for pair in rows_of_part) == pytest.approx(part.seconds.base_s)
 
+    def test_waits_for_a_straggler_have_the_name_that_the_breakdown_gives_them(self) -> None:
+        program = training(slowness=[1.0, 1.0])
+        found = compare(simulate(program, scenario=Scenario(stragglers={1: 1.5})), answer(program))
+        assert "straggler" in parts(found) and "imbalance" not in parts(found)
+        for part in found.breakdown:
+            causes = [row.seconds.difference_s for row in found.causes if row.cause.part == part.name]
+            assert sum(causes) == pytest.approx(part.seconds.difference_s)
+
     def test_a_recording_names_its_ops_as_it_likes(self) -> None:
         found = compare(answer(training()), recorded(answer(training())))
-        assert found.labels == ("predicted", "measured") and found.causes == () and found.differences == ()
+        assert [side.label for side in found.sides] == ["predicted", "measured"]
+        assert found.sides[0].answer is found.subject
+        assert found.causes == () and found.differences == ()
 
 
 @pytest.fixture(scope="module")
