@@ -71,8 +71,10 @@ class TestScreen:
 
     def test_what_does_not_fit(self, swept: Sweep) -> None:
         error = SweepError("out-of-memory", "needs 82 GiB of 80 GiB")
-        text = screen(replace(swept, outcomes=(outcome(0, 0, error=error),)))
-        assert "does not fit: needs 82 GiB of 80 GiB" in text and "nan" not in text
+        refused = replace(swept, outcomes=(outcome(0, 0, error=error),))
+        (point,) = sweep_json(refused)["points"]
+        assert point["error"]["code"] == "out-of-memory" and point["step_time_s"] is None
+        assert error.message in screen(refused) and "nan" not in screen(refused)
 
     def test_a_pipe_gets_no_curve_and_no_colour(self, swept: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("FORCE_COLOR", raising=False)
