@@ -134,10 +134,10 @@ def foldable(layouts: Layouts, ops: Ops, calls: Sequence[CallKey]) -> tuple[Layo
     merged = layouts.as_slowest() if size > MAX_OPS_APART else layouts
     if len(merged.profiles) == len(layouts.profiles):
         return layouts, ()
-    factors = ", ".join(f"{factor:.1f} ({axis})" for axis, factor in layouts.spread(calls).items())
+    factors = ", ".join(f"{factor:.1f}× the fastest ({axis})" for axis, factor in layouts.spread(calls).items())
     text = (
-        f"the price of the slowest group stands for all groups of an axis, since ranks with prices of their own are "
-        f"{size:,} ops; its time over the fastest group's: {factors}"
+        f"every group of an axis is priced as its slowest, because separate prices would need {size:,} ops (limit "
+        f"{MAX_OPS_APART:,})" + (f"; the slowest takes {factors}" if factors else "")
     )
     return merged, (Diagnostic("note", "slowest-stands-for-all", text),)
 
