@@ -321,7 +321,7 @@ CHANGED_MACHINE = OptionGroup(
     ),
     _read_changes,
 )
-"""What-ifs of the machine, for commands without a job."""
+"""Changes of the machine, for commands without a job."""
 
 
 SCENARIO = OptionGroup("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
@@ -404,7 +404,7 @@ class Question:
 
     @property
     def scenario(self) -> Scenario:
-        """What is different from normal."""
+        """The differences from normal."""
         return self.conditions.scenario
 
 

@@ -50,7 +50,7 @@ foretrace sweep job.foretrace --over compute=1x,1.5x,2x"""
 
 
 class ScaleChoice(StrEnum):
-    """What stays when GPUs vary: the batch, or the batch of each GPU."""
+    """The quantity that stays when GPUs vary: the batch, or the batch of each GPU."""
 
     STRONG = "strong"
     WEAK = "weak"

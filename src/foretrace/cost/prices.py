@@ -80,7 +80,7 @@ def _of_most_time(limits: Sequence[Limit], seconds: Floats, whole_s: float) -> L
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What ops draw from shared resources: per row an op, a resource, a total amount, and what it holds meanwhile.
+    """The use of shared resources by ops: per row an op, a resource, a total amount, and what it holds meanwhile.
 
     A row is for all ranks that run the op, or for those of one profile: `profile` has its number (-1: all ranks), and
     rank r is of profile `profile_of[r]`. Both are None where every row is for all.
@@ -98,7 +98,7 @@ class Draws:
         return len(self.op) > 0
 
     def beside(self, other: Draws) -> Draws:
-        """Returns these draws and others. What an op draws here comes first and is the measure by which it shares.
+        """Returns these draws and others. The draws of an op here come first and is the measure by which it shares.
         Resources of the same name are one, and must be equal."""
         numbers = {resource.name: number for number, resource in enumerate(self.resources)}
         for resource in other.resources:
@@ -184,7 +184,7 @@ def _repeated(draws: Draws, before: Longs) -> Draws:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What each op takes: its duration alone, and the latency within it that no sharing changes, in seconds.
+    """The price of each op: its duration alone, and the latency within it that no sharing changes, in seconds.
 
     `low` and `high` are the ends of each op's band, as factors of its price; ops of one `group` are off together. An op
     whose price several sources make up has `source` for the one with most of it, and in `mix` the row of `mixes` that
@@ -211,7 +211,7 @@ class Prices:
     overlaps: Overlaps | None = None
     calls: NetworkCalls | None = None
     notes: tuple[Diagnostic, ...] = ()
-    """What was simplified in them."""
+    """Notes on what was simplified in them."""
 
     def durations(self, graph: Graph) -> Floats:
         """Returns the seconds of each node of a graph alone."""

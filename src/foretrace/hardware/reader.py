@@ -224,7 +224,7 @@ def _of(base: Part | None) -> Part:
 
 
 def _about(fields: Fields, base: Gpu | Nic | Node | Cluster | None, name: str) -> dict[str, Any]:
-    """Name, title and grounds. What was changed is no longer called what it was: measured tables go by name."""
+    """Name, title and grounds. A changed part loses its name, because measured tables go by name."""
     default = f"{base.name}-changed" if base else name
     called = fields.text("name", default)
     title = fields.text("title", f"{base.title}, changed" if base and "name" not in fields else called)

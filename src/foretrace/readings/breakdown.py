@@ -88,7 +88,7 @@ def stretches(timeline: Timeline, classes: tuple[int, ...], chain: Chain | None 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What the time of a step is given to, as numbers below `count`.
+    """Labels to which the time of a step is given, as numbers below `count`.
 
     `runs` is the label of each node while it runs, `late` the one while its partner is late, `idle` that of the rest.
     `between_stages` says which nodes wait for partners of other pipeline stages.

@@ -10,7 +10,7 @@ from foretrace.hardware.cluster import Cluster
 from foretrace.readings.answer.answer import Answer
 
 Subject = Literal["model", "plan", "stack", "hardware", "scenario", "prices", "follows"]
-"""What a difference is of; `follows`: it is a consequence of other differences of the plan."""
+"""The noun that a difference is of; `follows`: it is a consequence of other differences of the plan."""
 
 _FOLLOWS: Final = ("dp", "microbatches", "shard", "padded_vocab")
 """Fields of a settled plan that follow from others."""

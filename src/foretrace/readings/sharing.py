@@ -42,7 +42,7 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class AxisLimit:
-    """What limits the calls of most of the communication time of an axis, each as if alone, and the share of that
+    """The limit of the calls of most of the communication time of an axis, each as if alone, and the share of that
     time."""
 
     axis: str

@@ -29,18 +29,18 @@ from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_
 
 COMPARISON_SCHEMA = "foretrace.comparison/1"
 DIFFERENCE_SCHEMA = "foretrace.difference/1"
-"""Of two predictions, A and B; the other of a prediction and a measurement."""
+"""The schema of two predictions, A and B; the other is that of a prediction and a measurement."""
 MAX_PARTS = 6
 MAX_CAUSES = 10
 MAX_TEXT = 32
 """Characters of an op's name or a value in a table."""
 _MINOR = ("shard", "padded_vocab")
-"""What follows from other differences and is shown in the JSON alone."""
+"""Differences that follow from others and are in the JSON alone."""
 WORST = 3
 """Ranks, stages and groups shown; all are in the JSON."""
 
 _ROUNDING = 1e-6
-"""What differs by a smaller share of the step is not among the worst."""
+"""The share of the step from which on a difference may be among the worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _versus(comparison: Comparison, pair: Pair) -> list[Span]:
 
 
 def _differences(comparison: Comparison) -> list[list[Span]]:
-    """What was chosen differently, and what follows from it; sources of prices are counted, the JSON names them."""
+    """Returns the different choices and what follows from them; sources of prices are counted, the JSON names them."""
     rows: list[tuple[str, ...]] = [
         (each.of, _cut(each.name), _value(each.a), _value(each.b))
         for each in comparison.differences
@@ -349,7 +349,7 @@ def _ranks(comparison: Comparison) -> list[list[Span]]:
             *(text for pair in (rank.compute, rank.held_up, rank.end) for text in _both(comparison, pair)),
         )
 
-    # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
+    # Delays of a rank are mostly another's doing: ranks that compute otherwise than predicted are named first.
     ordered = sorted(comparison.ranks, key=lambda rank: -_size(rank.compute))
     sizes = [_size(rank.compute) + _size(rank.held_up) for rank in ordered]
     first, second = _labels(comparison)

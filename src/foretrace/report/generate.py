@@ -1,4 +1,4 @@
-"""What `foretrace generate` reports about the file it wrote."""
+"""Reports about the file that `foretrace generate` wrote."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ReliefRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """What the fullest stage holds over the step."""
+    """Returns the memory of the fullest stage over the step."""
 
     role: str
     time_s: Floats

@@ -1,4 +1,4 @@
-"""What profiler tables mean, as a screen and as JSON."""
+"""The meaning of profiler tables, as a screen and as JSON."""
 
 from __future__ import annotations
 

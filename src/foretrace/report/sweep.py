@@ -258,6 +258,6 @@ def _footer(sweep: Sweep) -> list[list[Span]]:
     words = (
         f"{named} is work per second and GPU, relative to the first value that ran",
         "± is the larger side of the band; all parts of the step are in --json",
-        "foretrace simulate says of each what its prices rest on and what was guessed",
+        "foretrace simulate lists the price sources and assumptions of each point",
     )
     return lines + [[(f"  {text}", "bright_black")] for text in words]

@@ -43,7 +43,7 @@ BOUND_BY: Final[dict[Bound, str]] = {
     "communication": "bound by communication",
     "mixed": "bound by no part alone",
 }
-"""What more than half of a critical path consists of."""
+"""Words for what more than half of a critical path consists of."""
 LIMIT_WORDS: Final[dict[LimitKind, str]] = {
     "nic": "NICs",
     "uplink": "uplinks",
@@ -53,9 +53,9 @@ LIMIT_WORDS: Final[dict[LimitKind, str]] = {
     "latency": "latency",
     "none": "",
 }
-"""What limits the exposed communication of an axis."""
+"""Words for the limit of the exposed communication of an axis."""
 KERNEL_LIMITS: Final = {"flops": "tensor cores", "hbm": "memory bandwidth", "fixed": "launches and latency"}
-"""What limits kernels, in words."""
+"""Words for the limits of kernels."""
 MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
@@ -282,7 +282,7 @@ def _remedies(answer: Answer) -> list[list[Span]]:
     helpful = [remedy for remedy in answer.remedies if remedy.change < -MIN_GAIN][:MAX_REMEDIES]
     if not helpful:
         tried = " · ".join(remedy.option for remedy in answer.remedies)
-        return [*lines, [(f"  nothing of {tried}", "")]]
+        return [*lines, [(f"  none of the changes tried: {tried}", "")]]
     width = max(len(remedy.option) for remedy in helpful)
     for remedy in helpful:
         gain = f"{MINUS}{format_time(remedy.before_s - remedy.after_s / remedy.microbatches)}"

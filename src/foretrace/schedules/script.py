@@ -11,7 +11,7 @@ from foretrace.schedules.routes import Message, StageRoutes
 from foretrace.schedules.schedule import Action, ActionKind, Schedule
 
 Issue = Literal["async", "batched"]
-"""Whether transfers run beside computation, or computation waits for them."""
+"""Whether transfers run concurrently with computation, or computation waits for them."""
 
 How = Literal["act", "send", "receive", "exchange"]
 

@@ -76,7 +76,7 @@ class Sweep:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What varies."""
+        """The axes that vary."""
         return tuple(axis.name for axis in self.axes)
 
     @property

@@ -67,7 +67,7 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
     road = _road(_group_of(network, layout), dispatch)
     size = np.asarray(size_bytes, dtype=np.float64)
     latency = np.full(size.shape, road.latency_s)
-    # What was measured of NCCL says nothing about kernels of another library: the model's own source comes first.
+    # Measurements of NCCL say nothing about kernels of another library: the model's own source comes first.
     return CallPrices(latency, latency + size * road.seconds_per_byte, np.zeros(size.shape, dtype=np.int64))
 
 

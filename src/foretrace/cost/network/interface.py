@@ -78,7 +78,7 @@ class Network(Protocol):
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
-        """What a reader of the prices given so far should know."""
+        """Diagnostics for readers of the prices given so far."""
         ...
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:

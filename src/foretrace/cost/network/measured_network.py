@@ -335,7 +335,8 @@ def _same(measured: GroupLayout, layout: GroupLayout) -> bool:
 
 def _neighbours(near: Sequence[_Measured], layout: GroupLayout) -> tuple[_Measured, _Measured]:
     """The table of the largest group that is no larger than this one, and of the smallest that is no smaller; where
-    there is only one of them, that one twice. Of equal groups the one on the most similar number of islands."""
+    there is only one of them, that one twice. Among equal groups it is the one on the most similar
+    number of islands."""
 
     def apart(measured: _Measured) -> float:
         return abs(math.log(measured.layout.islands / layout.islands))

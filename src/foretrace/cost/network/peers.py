@@ -19,8 +19,9 @@ from foretrace.basics.trees import binary_tree
 from foretrace.hardware.cluster import Node
 
 INNER_SENDS: Final = 4
-"""What the busiest of more than two islands sends in both trees together, in halves of the size: up and to two below in
-the tree in which it is inner, up in the other. With two islands, each sends up in one tree and down in the other."""
+"""The traffic of the busiest of more than two islands in both trees together, in halves of the size: up and to two
+below in the tree in which it is inner, up in the other. With two islands, each sends up in one tree and down in the
+other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -115,7 +115,7 @@ class Answer:
     steps_run: int
     tokens_per_s_per_gpu: float | None
     gains: tuple[Bottleneck, ...] | None
-    """What each family of ops and each resource would gain; None where it was not worked out."""
+    """The gain of each family of ops and each resource; None where it was not worked out."""
     memory_tracks: tuple[MemoryTrack, ...]
     peak_memory: PeakMemory | None
     provenance: tuple[Provenance, ...]
@@ -134,13 +134,13 @@ class Answer:
     """Seconds of a rank by what limits its kernels: `flops`, `hbm`, or neither (`fixed`); None where it was not worked
     out."""
     remedies: tuple[Remedy, ...] | None = None
-    """What changes that a person can make would make of the step; None where they were not tried."""
+    """The step under each change that a person can make; None where they were not tried."""
     overlap_cost_s: float = 0.0
     """By how much longer a rank computes, on average, for collectives that run at the same time."""
     changes: tuple[str, ...] = ()
     """How the job was built otherwise than it was recorded, in words."""
     model: ModelFigures | None = None
-    """What is known of a model's step beyond its timeline; None for inputs that are not a model."""
+    """Figures of a model's step beyond its timeline; None for inputs that are not a model."""
 
     @cached_property
     def breakdown(self) -> Breakdown:

@@ -50,7 +50,7 @@ class ModelFigures:
     peak_dtype: str
     """The dtype of linear layers, which `peak_flops` is for."""
     memory: MemoryFit
-    """What every stage holds, next to what a GPU has."""
+    """The memory of every stage, next to that of a GPU."""
     bf16_peak_flops: float | None = None
     """Dense peak of one GPU in bf16, which utilisations of different precisions compare by; None where linear layers
     run in a dtype that is not faster."""

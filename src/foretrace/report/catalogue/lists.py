@@ -76,7 +76,7 @@ _COLLECTIVES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "dispatch": ("Tokens go to their experts, as --way says.", ()),
     "combine": ("Tokens come back from their experts, as --way says.", ()),
 }
-"""What each collective does, and its other names."""
+"""The effect of each collective, and its other names."""
 
 _PRECISIONS: Final = {
     "fp32": "Products and activations in single precision.",

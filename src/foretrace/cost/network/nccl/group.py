@@ -52,7 +52,7 @@ class NcclGroup:
             return self._crowded(1 / factor)
         if kind == "nic":
             node = replace(node, nic=replace(node.nic, bytes_per_s=node.nic.bytes_per_s * factor))
-            # What the network beyond carries stays, so that faster NICs crowd it more.
+            # The capacity of the network beyond stays, so that faster NICs crowd it more.
             return replace(self._crowded(factor), cluster=replace(self.cluster, node=node))
         field = "link_bytes_per_s" if kind == "nvlink" else "pcie_bytes_per_s"
         gpu = replace(node.gpu, **{field: getattr(node.gpu, field) * factor})
@@ -149,7 +149,7 @@ class NcclGroup:
         """Returns the rate at which a ring moves data past every rank ("bus bandwidth")."""
         rates, layout = [], self.layout
         if layout.most_in_domain > 1:
-            # Of a ring that leaves a domain of k again, k − 1 in k hops are links. That makes it no faster: SMs copy
+            # In a ring that leaves a domain of k again, k − 1 in k hops are links. That makes it no faster: SMs copy
             # what goes to a NIC too, and NCCL reckons with the same rate for both (tuning.cc).
             rates.append(self.link_rate)
         if layout.domains > layout.islands:
