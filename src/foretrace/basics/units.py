@@ -99,7 +99,7 @@ _FLOPS = _Quantity(
 _POWER = _Quantity("power", "a number and a unit: 500W or 1.2kW", {"W": 1.0, "kW": 1e3, "MW": 1e6})
 _FACTOR = _Quantity(
     "factor",
-    "a number above 0: 1.1x, 1.1 or 110%",
+    "a number above 0: 1.1x or 110%",
     {"x": 1.0, "\N{MULTIPLICATION SIGN}": 1.0, "%": 0.01},
     bare=1.0,
 )

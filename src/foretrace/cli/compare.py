@@ -84,6 +84,9 @@ def command(
         raise UsageError("option-not-for-command", problem, hint="use foretrace simulate")
     check_outputs(paths, [files.perfetto, output.file])
     first, second = _opened(paths, {**options, **scenario.options}, bool(texts))
+    if scenario.scenario and all(job is None or job.answer_file is not None for job in (first, second)) and not texts:
+        problem = "saved answers are compared as they were saved"
+        raise UsageError("option-not-for-input", problem, hint="foretrace simulate FILE.answer runs one again")
     question = question_about(first, machine, scenario)
     other = question if second is None else question_about(second, machine, scenario)
     if texts:

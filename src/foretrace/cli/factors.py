@@ -27,7 +27,7 @@ def _change(what: str, value: str) -> str:
     try:
         check_change(what, value)
     except InputError as error:
-        raise UsageError(error.code, error.message, hint=error.hint) from None
+        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
     return value
 
 

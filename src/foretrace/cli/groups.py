@@ -302,7 +302,7 @@ def _read_changes(values: dict[str, Any]) -> dict[str, Change]:
     return changes
 
 
-NETWORK_CHANGES = ("nic", "nvlink", "pcie", "power", "gpu", "cluster")
+NETWORK_CHANGES = ("nic", "nvlink", "pcie", "gpu", "cluster")
 """Changes of a machine that can change what a collective takes."""
 
 
@@ -315,7 +315,7 @@ CHANGED_MACHINE = OptionGroup(
                 list[str] | None,
                 "--what-if",
                 "nic=2x",
-                "Change the machine: nic, nvlink, pcie, power, gpu=NAME, cluster=NAME.",
+                "Change the machine: nic, nvlink, pcie, gpu=NAME, cluster=NAME.",
             )
         },
     ),

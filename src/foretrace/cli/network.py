@@ -90,7 +90,8 @@ def command(
     if not sizes and not barrier:
         hint = f"foretrace network {collective} 256MiB"
         raise UsageError("missing-argument", f"{collective} of how many bytes?", hint=hint)
-    on = machine.needed_machine().changed(changes)
+    as_is = machine.needed_machine()
+    on = as_is.changed(changes)
     if heatmap is not None and on.network == "analytic":
         raise UsageError("conflicting-options", "formulas know no links to map", hint="add --network flow")
     check_svg(plot, heatmap)
@@ -99,6 +100,9 @@ def command(
     counts = None if ranks is None else read_ranks(ranks)
     question = ask_network(collective, on, ranks_per_node=ranks_per_node, groups=groups, way=way)
     table = _run(question, byte_sizes, counts)
+    if changes:
+        before = ask_network(collective, as_is, ranks_per_node=ranks_per_node, groups=groups, way=way)
+        table = table.compared_with(_run(before, byte_sizes, counts))
     _draw(table, plot, heatmap)
     single = len(table.answers) == 1 and not table.interrupted
     emit(

@@ -41,6 +41,9 @@ collectives are run packet by packet (ns-3)."""
 KERNEL_KINDS: Final = ("gemm", "attention", "norm", "elementwise", "moe expert")
 """The kinds of kernels whose speed can be changed."""
 
+MIN_SLOWDOWN: Final = 1.02
+"""The factor from which on an answer reports that collectives run slower in training."""
+
 JOB_MODES: Final = ("analytic", "flow")
 """The network modes that whole jobs can be run with."""
 
@@ -244,7 +247,7 @@ class Machine:
             return PricedProgram(ops, prices, None, unused)
         placement, domains = self._places(program.world, program.mesh)
         notes = (*notes, *_domain_notes(cluster, placement, domains, program.mesh))
-        notes = (*notes, *network.notes, *prices.notes, *_kernel_notes(kernels, prices))
+        notes = (*notes, *network.notes, *prices.notes, *_frequency_note(cluster.gpu), *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, prices, cluster, notes, domains)
@@ -370,6 +373,18 @@ def _domain_notes(
         crossing_note(cluster.node, placement, mesh) if mesh.world == placement.world else None,
     ]
     return tuple(note for note in notes if note is not None)
+
+
+def _frequency_note(gpu: Gpu) -> tuple[Diagnostic, ...]:
+    """Returns the note that collectives are slower in training than in a measurement of them alone."""
+    slowdown = slowdown_in_training(gpu)
+    if slowdown < MIN_SLOWDOWN:
+        return ()
+    text = (
+        f"collectives are priced at the frequency of SMs in training: up to {slowdown:.2f}× what nccl-tests and "
+        "foretrace network show on idle GPUs"
+    )
+    return (Diagnostic("note", "training-frequency", text),)
 
 
 def _kernel_notes(kernels: KernelPricer | None, prices: Prices) -> tuple[Diagnostic, ...]:

@@ -169,7 +169,8 @@ def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
     """Returns how many times as long kernels take for lack of SMs alone."""
     units = gpu.compute_units
     clustered = gpu.architecture in CLUSTERED
-    left = units - held - (constants.stranded if clustered else 0.0)
+    held = min(held, units // 2)  # NCCL takes no more channels than a GPU has SMs for, and leaves some to compute
+    left = max(units - held - (constants.stranded if clustered else 0.0), 1.0)
     tiles = rows.tiles
     blocks = np.minimum(tiles, units)
     waves = np.maximum(np.ceil(tiles / units), 1.0)

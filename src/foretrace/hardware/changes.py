@@ -31,6 +31,10 @@ MAX_CHANGE: Final = 1000.0
 """The factor beyond which a figure is a slip of the pen: efficiencies of today's GPUs say nothing about it."""
 
 
+MIN_POWER: Final = 0.3
+"""The share of a GPU's power below which it cannot run: at rest, an H200 draws 0.15 to 0.2 of its limit (NVML)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A figure of a cluster that can be changed.
@@ -130,7 +134,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
         lambda cluster: cluster.gpu.power_w,
         _gpu_figure("power_w"),
         parse_power,
-        lambda power_w: f"{power_w:,.0f} W",
+        lambda power_w: f"{power_w:,.0f} W" if power_w < 1e6 else f"{power_w:.3g} W",
         "500W",
     ),
 }
@@ -179,7 +183,12 @@ def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster:
     """Returns a cluster whose nodes have another GPU, as many of them, and the same NICs."""
     node = cluster.node
     domain = node.domain_gpus if gpu.links and node.gpu.links else node.gpus if gpu.links else 1
-    return replace(cluster, node=replace(node, gpu=gpu, domain_gpus=domain, switched=node.switched and domain > 1))
+    if gpu.bridged_gpus and node.gpus % gpu.bridged_gpus == 0:
+        domain = gpu.bridged_gpus
+    # GPUs of one maker are joined as they were: a switch joins NVIDIA's, and direct links AMD's.
+    switched = node.switched if gpu.vendor == node.gpu.vendor else gpu.vendor == "NVIDIA"
+    switched = switched and domain > 2 and not gpu.bridged_gpus
+    return replace(cluster, node=replace(node, gpu=gpu, domain_gpus=domain, switched=switched))
 
 
 def factor_of(name: str, change: Change) -> float:
@@ -200,8 +209,10 @@ def describe_change(name: str, change: Change) -> str:
 
 def _varied(gpu: Gpu, **figures: object) -> Gpu:
     """Returns a variation of a GPU: measurements of its preset hold where the changed figures do not matter."""
-    name = gpu.name if gpu.base else f"{gpu.name}-changed"
-    return replace(gpu, name=name, base=gpu.base or gpu.name, **figures)  # type: ignore[arg-type]
+    if gpu.base:
+        return replace(gpu, **figures)  # type: ignore[arg-type]
+    named = {"name": f"{gpu.name}-changed", "title": f"{gpu.title}, changed", "base": gpu.name}
+    return replace(gpu, **named, **figures)  # type: ignore[arg-type]
 
 
 def _scaled(cluster: Cluster, name: str, change: Change) -> Cluster:
@@ -219,6 +230,9 @@ def _scaled(cluster: Cluster, name: str, change: Change) -> Cluster:
             f"what-if {name}: {figure.show(before * factor)} is {factor:g} times the {figure.show(before)} there are"
         )
         raise InputError("out-of-range", problem, hint=f"factors lie between {1 / MAX_CHANGE:g} and {MAX_CHANGE:g}")
+    if name == "power" and factor < MIN_POWER:
+        problem = f"what-if power: {figure.show(before * factor)} is about what {cluster.gpu.title} draws at rest"
+        raise InputError("out-of-range", problem, hint=f"at least {figure.show(MIN_POWER * before)}")
     return cluster if factor == 1 else figure.scaled(cluster, factor)
 
 
@@ -235,4 +249,4 @@ def _factor(name: str, change: Change, before: float, figure: Figure) -> float:
 def _factor_in(text: str) -> float | None:
     """Returns the factor that a text such as `2x` is; None where it is something else."""
     stripped = text.strip()
-    return parse_factor(stripped) if stripped[:1].isdigit() and stripped[-1:] in "xX×" else None
+    return parse_factor(stripped) if stripped[:1].isdigit() and stripped[-1:] in "x×%" else None

@@ -21,6 +21,7 @@ from foretrace.basics.units import (
     parse_bytes,
     parse_count,
     parse_flops,
+    parse_power,
 )
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node, check_domain_gpus
 from foretrace.hardware.fabric.topology import Topology
@@ -113,8 +114,8 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
             fields, "pcie_bandwidth", lambda: base.pcie_bytes_per_s if base else PCIE_GEN5_BYTES_PER_S
         ),
         host_bytes_per_s=_rate(fields, "host_bandwidth", lambda: base.host_bytes_per_s if base else 0.0),
-        compute_units=_count(fields, "compute_units", base.compute_units if base else 0, most=100_000),
-        power_w=float(_count(fields, "power_w", int(base.power_w) if base else 0, most=100_000)),
+        compute_units=_count(fields, "compute_units", base.compute_units if base else 0, least=8, most=4_096),
+        power_w=_power(fields, base.power_w if base else 0.0),
     )
 
 
@@ -241,6 +242,19 @@ def _rate(fields: Fields, name: str, default: Callable[[], float]) -> float:
 
 def _flops(fields: Fields, name: str) -> float:
     return float(round(fields.number(name, parse_flops, 1e9, 1e18, format_flops)))
+
+
+def _watts(value: str | float, *, where: str | None = None) -> float:
+    """Reads a power: `700` or `700W`."""
+    text = str(value).strip()
+    return parse_power(text if text[-1:].isalpha() else f"{text}W", where=where)
+
+
+def _power(fields: Fields, default: float) -> float:
+    """A power in watts."""
+    if "power_w" not in fields:
+        return default
+    return float(fields.number("power_w", _watts, 10.0, 1e5, lambda power_w: f"{power_w:,.0f} W"))
 
 
 def _count(fields: Fields, name: str, default: int, *, least: int = 1, most: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
+from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_difference, format_percent, format_time
 from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.interface import Limit
 from foretrace.cost.network.nccl.network import Candidate
@@ -81,6 +81,7 @@ class CollectiveRecord:
     limit: Limit
     source: str
     way: str | None
+    unchanged_time_s: float | None
     domains: DomainUse | None
     candidates: tuple[Candidate, ...]
     flow: FlowRecord | None
@@ -127,12 +128,15 @@ def _headline(answer: NetworkAnswer) -> list[list[Span]]:
     lines: list[list[Span]] = [
         [("  Time     ", ""), (format_time(answer.time_s), "bold"), (f"{band}     {what}", "")],
     ]
+    if answer.unchanged_time_s is not None:
+        by = format_difference(answer.time_s, answer.unchanged_time_s)
+        lines.append([("  Change   ", ""), (by, "bold"), (f" on {format_time(answer.unchanged_time_s)} without", "")])
     if answer.busbw_bytes_per_s is not None and answer.algbw_bytes_per_s is not None:
         bus, own = format_bandwidth(answer.busbw_bytes_per_s), format_bandwidth(answer.algbw_bytes_per_s)
         per_nic = f", {format_bandwidth(answer.nic_bytes_per_s)} per NIC" if answer.nic_bytes_per_s else ""
         lines.append([("  Rate     ", ""), (bus, "bold"), (f" bus bandwidth, {own} algorithm{per_nic}", "")])
         near = f", {format_percent(answer.bound_share)} of the time" if answer.bound_share is not None else ""
-        ports = "GPUs' links and NICs alone" if answer.nodes > 1 else "the GPUs' links"
+        ports = "GPUs' links, PCIe and NICs alone" if answer.nodes > 1 else "the GPUs' links"
         bound = f"{format_time(answer.bound_s)}{near}: the bytes at line rate through {ports}"
         lines.append([(f"  Bound    {bound}", "")])
     if answer.ranks > 1:

@@ -144,7 +144,7 @@ def _headline(simulation: Answer) -> list[list[Span]]:
     unsure = {part.source.partition(" ")[0] for part in simulation.provenance if part.low != part.high}
     if band and unsure and any(part.low == part.high for part in simulation.provenance):
         # A price without a band is not thereby certain.
-        band += f" ({' and '.join(sorted(unsure))} only)"
+        band += " (recorded times carry no band)"
     kind = "" if simulation.repeats else "  makespan of one step"
     single = simulation.world_size == 1
     what = "rank" if simulation.cluster is None else "GPU"

@@ -94,3 +94,17 @@ def _same_figures(changed: Machine, machine: Machine) -> bool:
     return first.gpu.title == second.gpu.title and all(
         figure.read(first) == figure.read(second) for figure in FIGURES.values()
     )
+
+
+def moved_limits(
+    before: tuple[AxisLimit, ...], after: tuple[AxisLimit, ...], scenario: Scenario
+) -> tuple[Diagnostic, ...]:
+    """Returns a note for every axis whose communication a what-if has given another limit."""
+    kinds = {limit.axis: limit.kind for limit in before}
+    notes = []
+    for limit in after:
+        kind = kinds.get(limit.axis)
+        if kind in scenario.what_if and kind != limit.kind:
+            text = f"{limit.axis} is limited by {limit.name} then: more {kind} alone would not help further"
+            notes.append(Diagnostic("note", "limit-moved", text))
+    return tuple(notes)

@@ -27,7 +27,7 @@ from foretrace.readings.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sensitivity import FASTER, band, band_factors, family_gains, gain, gain_factors
 from foretrace.readings.sharing import NetworkUse, network_use
-from foretrace.simulation.limits import axis_limits, idle_changes, kernel_limits
+from foretrace.simulation.limits import axis_limits, idle_changes, kernel_limits, moved_limits
 from foretrace.simulation.overlap_cost import overlap_cost_s, settles
 
 Executor = Literal["auto", "fixed", "shared"]
@@ -89,6 +89,9 @@ def simulate_program(
         used = _network_use(runner, machine.network) if cluster is not None else None
         if used is not None and explain:
             used = replace(used, limits=axis_limits(runner.prices, runner.graph, runner.op_s()))
+            if scenario.changes_times:
+                before = axis_limits(as_is.prices, runner.graph, runner.op_s())
+                notes = (*notes, *moved_limits(before, used.limits, scenario))
         answer = _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
         limits = kernel_limits(changed, priced, runner.graph) if explain else None
         return replace(answer, kernel_limits_s=limits, domains=priced.domains)

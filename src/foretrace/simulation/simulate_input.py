@@ -159,6 +159,9 @@ class _Question:
             tokens_per_s_per_gpu=figures.tokens_per_step / answer.step_time_s / figures.gpus,
             diagnostics=(*answer.diagnostics, *self._calibration_notes(setting), *host_notes(answer.timeline)),
         )
+        if figures.mfu(answer.step_time_s) > 1:
+            text = "the model is computed faster than the GPU's peak: what-ifs have made kernels faster than it"
+            answer = replace(answer, diagnostics=(*answer.diagnostics, Diagnostic("warning", "beats-peak", text)))
         if not memory.fits and not even_if_oom:
             from foretrace.simulation.relief import find_relief, misfit
 

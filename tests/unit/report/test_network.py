@@ -80,7 +80,7 @@ def test_the_screen(answer: NetworkAnswer) -> None:
 
 
 def test_the_bound_says_what_it_counts(answer: NetworkAnswer) -> None:
-    assert "at line rate through GPUs' links and NICs alone\n" in screen_of(answer)
+    assert "at line rate through GPUs' links, PCIe and NICs alone\n" in screen_of(answer)
     assert "at line rate through the GPUs' links\n" in screen_of(replace(answer, nodes=1))
 
 

@@ -103,3 +103,46 @@ def test_a_machine_refuses_changes_that_it_does_not_know(changes: dict[str, floa
     with pytest.raises(InputError) as error:
         H100.changed(changes)
     assert error.value.code == code
+
+
+def codes(answer: foretrace.Answer) -> list[str]:
+    return [note.code for note in answer.diagnostics]
+
+
+def test_figures_far_from_the_preset_are_extrapolated_and_their_band_is_wide(tmp_path: Path) -> None:
+    path = tmp_path / "like_b200.yaml"
+    path.write_text(
+        "based_on: h100-dgx\nnode:\n  gpu: {bf16: 2250TFLOPS, fp8: 4500TFLOPS, memory_bandwidth: 8TB/s, power_w: 1000W,"
+        " link_bandwidth: 900GB/s, compute_units: 148, memory: 180GiB}\n"
+    )
+    answer, real = (foretrace.simulate(JOB, Machine(name), explain="band") for name in (path, "b200-dgx"))
+    assert "extrapolated" in codes(answer)
+    assert answer.step_time_band_s is not None
+    low, high = answer.step_time_band_s
+    assert low < real.step_time_s < high
+
+
+def test_a_limit_that_moves_is_named() -> None:
+    job = foretrace.model("llama3-8b", Plan(gpus=64, tp=2, gbs=64))
+    moved = foretrace.simulate(job, H100, Scenario(what_if={"nic": 4.0}), explain="band")
+    assert "limit-moved" in codes(moved)
+    both = foretrace.simulate(job, H100, Scenario(what_if={"nic": 1.1}), explain="band")
+    assert "limit-moved" not in codes(both)
+
+
+def test_kernels_faster_than_the_peak_are_reported() -> None:
+    assert "beats-peak" in codes(
+        foretrace.simulate(JOB, H100, Scenario(what_if={"gemm": 1000.0, "attention": 1000.0}), explain=False)
+    )
+
+
+def test_power_that_a_gpu_cannot_run_on_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        H100.changed({"power": "50W"})
+    assert error.value.code == "out-of-range"
+
+
+def test_gpus_without_a_switch_keep_their_links() -> None:
+    amd = H100.changed({"gpu": "mi300x"}).needed_cluster()
+    assert not amd.node.switched
+    assert step_s(Scenario(what_if={"gpu": "mi300x"})) == pytest.approx(step_s(machine=Machine("mi300x")), rel=0.05)

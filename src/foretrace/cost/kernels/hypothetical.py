@@ -22,10 +22,14 @@ from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_work
 from foretrace.program.kernels import GroupedGemm, Kernel
 from foretrace.program.program import Source
 
-SCALING_ERROR: Final = (0.1, 0.35)
-"""How far a converted price may be off, faster and slower, as a share of the logarithm by which it was converted. What
-sustained bf16 products reach of the peak fell by the power 0.1 of the peak from an A100 to an H100, and by 0.34 from an
-A100 to a B200 (data/fitted.yaml); nothing suggests that a share rises with the peak."""
+SCALING_ERROR: Final = (0.1, 1.1)
+"""How far a converted price may be off, faster and slower, as a share of the logarithm by which it was converted. The
+share of the peak that sustained bf16 products reach fell as the power 0.1 of the peak from an A100 to an H100, and as
+0.68 from an H100 to a B200 (data/fitted.yaml); nothing suggests that a share rises with the peak. Of a kernel's error
+0.6 is common to all (`COMMON` of cost/pricing.py): 1.1 makes 0.68 of the error of the step."""
+
+FAR: Final = 1.5
+"""The factor between a figure and that of the preset beyond which a price is called extrapolated."""
 
 SAME_PRICE: Final = 1e-3
 """Below this difference a price counts as that of the preset."""
@@ -42,11 +46,9 @@ class HypotheticalPricer:
         self._gpu = gpu
         self._before = EfficiencyModel(base, efficiency(base))
         self._after = EfficiencyModel(gpu, efficiency(gpu))
-        converted = (
-            Source(f"{source.name}, scaled to {gpu.name}", source.low, source.high) for source in pricer.sources
-        )
+        converted = (Source(_scaled_name(source.name, base, gpu), source.low, source.high) for source in pricer.sources)
         self.sources: tuple[Source, ...] = (*pricer.sources, *converted)
-        self.notes: tuple[Diagnostic, ...] = pricer.notes
+        self.notes: tuple[Diagnostic, ...] = (*pricer.notes, *_notes(base, gpu))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel; see `KernelPricer`."""
@@ -66,6 +68,38 @@ class HypotheticalPricer:
             np.exp(-np.hypot(np.log(usual.low), faster)),
             np.exp(np.hypot(np.log(usual.high), slower)),
         )
+
+
+def _scaled_name(name: str, base: Gpu, gpu: Gpu) -> str:
+    """Returns the name of a source whose prices were converted from one GPU to another."""
+    if name.endswith(f"scaled to {base.name}"):
+        return f"{name.removesuffix(base.name)}{gpu.name}"
+    return f"{name}, scaled to {gpu.name}"
+
+
+def _notes(base: Gpu, gpu: Gpu) -> list[Diagnostic]:
+    """Returns a warning where figures are far from those of the preset, and a note where more power changes nothing."""
+    figures = {
+        "bf16 peak": (gpu.peak_flops.get("bf16", 0.0), base.peak_flops.get("bf16", 0.0)),
+        "memory bandwidth": (gpu.memory_bytes_per_s, base.memory_bytes_per_s),
+        "number of SMs": (float(gpu.compute_units), float(base.compute_units)),
+    }
+    notes = []
+    far = [
+        f"{name} {after / before:.3g}×"
+        for name, (after, before) in figures.items()
+        if after and before and not 1 / FAR <= after / before <= FAR
+    ]
+    if far:
+        text = (
+            f"{gpu.name} has {' and '.join(far)} that of {base.name}, whose efficiencies are assumed: later GPUs "
+            "reached a smaller share of higher peaks, which the band allows for"
+        )
+        notes.append(Diagnostic("warning", "extrapolated", text))
+    if base.power_w and gpu.power_w > base.power_w and efficiency(gpu).sustained.get("bf16", 0.0) >= 1.0:
+        text = f"{gpu.power_w:,.0f} W sustain the highest frequency: more power would change nothing"
+        notes.append(Diagnostic("note", "power-clock", text))
+    return notes
 
 
 @dataclass(frozen=True, slots=True)

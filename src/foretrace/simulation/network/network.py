@@ -90,6 +90,8 @@ class NetworkAnswer:
     links: LinkRun | None = None
     """Message by message or packet by packet: what formulas say instead, and which links are hot."""
     diagnostics: tuple[Diagnostic, ...] = ()
+    unchanged_time_s: float | None = None
+    """The time on the machine before what-ifs changed it; None where none did."""
 
     @property
     def bound_share(self) -> float | None:
@@ -108,6 +110,12 @@ class NetworkTable:
 
     answers: tuple[NetworkAnswer, ...]
     interrupted: bool = False
+
+    def compared_with(self, unchanged: NetworkTable) -> NetworkTable:
+        """Returns the answers with the times of the same calls on the machine before it was changed."""
+        pairs = zip(self.answers, unchanged.answers, strict=False)
+        answers = tuple(replace(answer, unchanged_time_s=before.time_s) for answer, before in pairs)
+        return NetworkTable(answers, self.interrupted or unchanged.interrupted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def _name(group: NcclGroup, kind: LimitKind, algorithm: str, protocol: str) -> s
     if kind == "channels":
         channels = group.channels("ring" if algorithm == "pairs" else algorithm)
         each = group.channels_bytes_per_s(algorithm, protocol) / channels / 1e9
-        return f"{channels} NCCL channels ({each:.3g} GB/s each)"
+        return f"{channels} NCCL channels ({each:.3g} GB/s each on {gpu.architecture}, whatever the links and NICs)"
     name = {
         "nic": f"NICs ({group.cluster.node.nic.bytes_per_s * GBPS:g} Gb/s each)",
         "uplink": "the network beyond the NICs",
