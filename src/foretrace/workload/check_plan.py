@@ -9,8 +9,9 @@ from typing import Final
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.limits import check_gpus
-from foretrace.basics.mesh import DEFAULT_ORDER
+from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.compose import MAX_LAYERS
+from foretrace.schedules.registry import resolve
 from foretrace.workload.plan import WORDS, Plan
 
 MAX_TOKENS: Final = 100_000_000
@@ -42,12 +43,6 @@ def check_plan(plan: Plan) -> Plan:
                 f"routing is {factor}",
                 hint="expected how many times the mean the busiest rank receives, 1 or more",
             )
-    if plan.recompute_layers is not None and plan.recompute != "full":
-        raise InputError(
-            "bad-plan",
-            f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
-            hint="whole layers are recomputed under recompute full",
-        )
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
     return replace(plan, routing=routing, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
 
@@ -88,10 +83,13 @@ def _check_flags_and_words(plan: Plan) -> None:
             raise InputError("unknown-name", f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
     if not isinstance(plan.rank_order, str):
         raise InputError("bad-value", f"rank_order is {plan.rank_order}", hint=f"for example {DEFAULT_ORDER}")
+    Mesh(order=plan.rank_order)
     for name in _NAMES:
         value = getattr(plan, name)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise InputError("bad-value", f'{name} is "{value}"', hint="expected a name, or leave it out")
+    if plan.schedule is not None:
+        resolve(plan.schedule)
 
 
 def _numbers(name: str, values: Sequence[int] | None, least: int = 1) -> tuple[int, ...] | None:

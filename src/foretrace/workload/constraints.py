@@ -1,25 +1,26 @@
 """Declares what a plan must satisfy for its software to run it, as data: `settle` refuses what breaks a constraint.
 
-Each constraint names the field of the plan that its hint changes. `nearest_plans` tries values of that field, the
-nearest first, and yields plans that satisfy all constraints.
+Each constraint names the fields of a plan that may be changed to satisfy it. `nearest_plans` searches their values for
+the plans that a hint names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import Any, Final
+from functools import lru_cache
+from typing import Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.model import Experts, LatentAttention, Mlp, Model
-from foretrace.schedules.registry import resolve, schedule_facts
+from foretrace.schedules.registry import ScheduleFacts, schedule_facts
 from foretrace.workload.plan import Plan
 from foretrace.workload.stack import Stack
 from foretrace.workload.stacks import stack as stack_named
 
-MAX_TRIED: Final = 256
-"""Values of a field that are tried on either side of the one given."""
+MAX_LAYER_RUNS: Final = 400_000
+"""Layers times microbatches of a step: some ten million ops, half a minute and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,37 @@ class PlanSizes:
     model: Model
     plan: Plan
     stack: Stack
+    has_own_stack: bool
+    """Whether the software is given apart from the plan, so that no field of the plan changes it."""
+    heads: tuple[tuple[int, int], ...]
+    """(query heads, heads of keys and values) of each kind of layer; latent attention has one per query head."""
+    experts: tuple[Experts, ...]
+    """The kinds of layers with experts."""
+    dense_ffns: tuple[tuple[str, int], ...]
+    """Widths that tp divides, in words and as numbers."""
 
     @classmethod
     def of(cls, model: Model, plan: Plan, stack: Stack | None = None) -> PlanSizes:
         """Returns the sizes of a plan; without `stack`, the plan or its ZeRO stage names the software."""
-        return cls(model, plan, stack or stack_named(plan.stack or ("fsdp" if plan.zero == 3 else "megatron-core")))
+        attentions = dict.fromkeys(layer.attention for layer in model.layers)
+        feed_forwards = dict.fromkeys(layer.feed_forward for layer in model.layers)
+        experts = tuple(kind for kind in feed_forwards if isinstance(kind, Experts))
+        shared = [("shared expert ffn", kind.shared.ffn) for kind in experts if kind.shared is not None]
+        return cls(
+            model=model,
+            plan=plan,
+            stack=stack or _stack(plan),
+            has_own_stack=stack is not None,
+            heads=tuple(
+                (kind.heads, kind.heads if isinstance(kind, LatentAttention) else kind.kv_heads) for kind in attentions
+            ),
+            experts=experts,
+            dense_ffns=(*(("ffn", kind.ffn) for kind in feed_forwards if isinstance(kind, Mlp)), *shared),
+        )
+
+    def with_plan(self, plan: Plan) -> PlanSizes:
+        """Returns the sizes of another plan for the same model and, where it is given apart, the same software."""
+        return replace(self, plan=plan, stack=self.stack if self.has_own_stack else _stack(plan))
 
     @property
     def dp(self) -> int:
@@ -69,35 +96,49 @@ class PlanSizes:
     @property
     def schedule(self) -> str:
         """The name of the pipeline schedule."""
-        return resolve(self.plan.schedule or ("interleaved-1f1b" if self.plan.vpp > 1 else "1f1b"))
+        return _facts(self.plan.schedule or ("interleaved-1f1b" if self.plan.vpp > 1 else "1f1b")).name
 
     @property
     def pieces(self) -> int:
         """Parts of the model: stages times chunks of a stage; DualPipe holds every part twice."""
         if self.plan.pp == 1 or self.schedule == "dualpipe":
             return self.plan.pp
-        facts = schedule_facts(self.schedule)
+        facts = _facts(self.schedule)
         default = facts.min_chunks if facts.max_chunks is not None else max(facts.min_chunks, 2)
         return self.plan.pp * (self.plan.vpp if self.plan.vpp > 1 else default)
 
     @property
-    def heads(self) -> list[tuple[int, int]]:
-        """(query heads, heads of keys and values) of each kind of layer; latent attention has one per query head."""
-        kinds = dict.fromkeys(layer.attention for layer in self.model.layers)
-        return [(kind.heads, kind.heads if isinstance(kind, LatentAttention) else kind.kv_heads) for kind in kinds]
+    def shard(self) -> int:
+        """Ranks among which state is split."""
+        if self.plan.shard is not None:
+            return self.plan.shard
+        return self.dp * self.plan.cp if self.zero else 1
 
     @property
-    def experts(self) -> list[Experts]:
-        """The kinds of layers with experts."""
-        kinds = dict.fromkeys(layer.feed_forward for layer in self.model.layers)
-        return [kind for kind in kinds if isinstance(kind, Experts)]
+    def mesh(self) -> Mesh:
+        """The axes as they number the ranks; raises `InputError` where the rank order cannot number them."""
+        plan = self.plan
+        # Megatron and torchtitan split state over dp and cp together; the mesh names the part of dp.
+        part = plan.shard // plan.cp if plan.shard is not None and plan.shard < self.dp * plan.cp else None
+        return Mesh(
+            tp=plan.tp,
+            cp=plan.cp,
+            dp=self.dp,
+            pp=plan.pp,
+            ep=plan.ep,
+            etp=plan.etp if self.experts else None,
+            shard=part,
+            order=plan.rank_order,
+        )
 
-    @property
-    def dense_ffns(self) -> list[tuple[str, int]]:
-        """Widths that tp divides, in words and as numbers."""
-        kinds = dict.fromkeys(layer.feed_forward for layer in self.model.layers)
-        shared = [("shared expert ffn", each.shared.ffn) for each in self.experts if each.shared is not None]
-        return [("ffn", kind.ffn) for kind in kinds if isinstance(kind, Mlp)] + shared
+
+@lru_cache(maxsize=64)
+def _facts(schedule: str) -> ScheduleFacts:
+    return schedule_facts(schedule)
+
+
+def _stack(plan: Plan) -> Stack:
+    return stack_named(plan.stack or ("fsdp" if plan.zero == 3 else "megatron-core"))
 
 
 Problem = Callable[[PlanSizes], str | None]
@@ -109,110 +150,21 @@ class Constraint:
     """A rule of the software about plans.
 
     Attributes:
-        name: What the rule is called, kebab-case.
         code: The code of the error where a plan breaks it.
-        field: The field of the plan whose value the hint changes.
+        fields: The fields of the plan that may be changed to satisfy it.
         problem: The predicate: what is wrong, in words; None where the rule holds.
-        step: A number of which sensible values of the field are multiples.
         why: Why the software has the rule, where that is not plain.
     """
 
-    name: str
     code: str
-    field: str
+    fields: tuple[str, ...]
     problem: Problem
-    step: Callable[[PlanSizes], int] = lambda _: 1
     why: str = ""
 
-    def nearest(self, sizes: PlanSizes) -> Iterator[Plan]:
-        """Yields plans with other values of the field that satisfy all constraints, the nearest first.
 
-        Where a value alone breaks the rule for batches, the nearest batch goes with it. Where no value satisfies all
-        constraints, the field of another constraint that the plan breaks is changed, and if that does not help either,
-        several fields are.
-        """
-        others = (other for other in CONSTRAINTS if other.field != self.field and other.problem(sizes) is not None)
-        for constraint in (self, *others):
-            runs = False
-            for changed in constraint._changed(sizes):
-                if broken(changed) is None:
-                    runs = True
-                    yield changed.plan
-            if runs:
-                return
-        yield from _repaired(sizes)
-
-    def _changed(self, sizes: PlanSizes) -> Iterator[PlanSizes]:
-        """Yields sizes with other values of the field, the nearest first, each also with the nearest whole batch."""
-        given = getattr(sizes, self.field, None) or getattr(sizes.plan, self.field)
-        for value in _values(given, self.step(sizes)):
-            field: dict[str, Any] = {self.field: value}
-            changed = replace(sizes, plan=replace(sizes.plan, **field))
-            yield changed
-            whole = changed.plan.mbs * changed.dp
-            if changed.plan.gbs is not None and changed.plan.gbs % whole:
-                yield replace(changed, plan=replace(changed.plan, gbs=next(_values(changed.plan.gbs, whole))))
-
-    def repair(self, sizes: PlanSizes) -> PlanSizes | None:
-        """Returns the nearest sizes that satisfy this constraint and those before it; None where no value does."""
-        rules = CONSTRAINTS[: CONSTRAINTS.index(self) + 1]
-        holds = (changed for changed in self._changed(sizes) if not any(rule.problem(changed) for rule in rules))
-        return next(holds, None)
-
-    def error(self, sizes: PlanSizes) -> InputError:
-        """Returns the error of a plan that breaks the rule, with the nearest plans that break none."""
-        problem = self.problem(sizes)
-        assert problem is not None
-        plans = list(islice(self.nearest(sizes), 2))
-        words = " or ".join(_changes(sizes.plan, plan) for plan in plans)
-        hint = f"{words} runs" if plans else f"no other {self.field} makes it run"
-        return InputError(self.code, problem, hint=f"{self.why}; {hint}" if self.why else hint)
-
-
-def _repaired(sizes: PlanSizes) -> Iterator[Plan]:
-    """Yields a plan that satisfies all constraints, found by one repair after the other; nothing where none is."""
-    for _ in range(2 * len(CONSTRAINTS)):
-        constraint = broken(sizes)
-        if constraint is None:
-            yield sizes.plan
-            return
-        repaired = constraint.repair(sizes)
-        if repaired is None:
-            return
-        sizes = repaired
-
-
-def broken(sizes: PlanSizes) -> Constraint | None:
-    """Returns the first constraint that a plan breaks; None where it runs."""
-    return next((constraint for constraint in CONSTRAINTS if constraint.problem(sizes) is not None), None)
-
-
-def check_constraints(sizes: PlanSizes) -> None:
-    """Raises the error of the first constraint that a plan breaks."""
-    constraint = broken(sizes)
-    if constraint is not None:
-        raise constraint.error(sizes)
-
-
-def _values(given: int, step: int) -> Iterator[int]:
-    """Yields multiples of `step` other than `given`, the nearest first."""
-    below = given // step
-    down = (step * count for count in range(below, max(below - MAX_TRIED, 0), -1) if step * count != given)
-    up = (step * count for count in range(below + 1, below + MAX_TRIED))
-    pairs = zip(chain(down, (0 for _ in range(MAX_TRIED))), up, strict=False)
-    for low, high in pairs:
-        if low > 0 and given - low <= high - given:
-            yield low
-            yield high
-        else:
-            yield high
-            if low > 0:
-                yield low
-
-
-def _changes(before: Plan, after: Plan) -> str:
-    names = (name for name in before.__slots__ if getattr(before, name) != getattr(after, name))
-    return " ".join(f"--{'seq' if name == 'seq_len' else name} {getattr(after, name)}" for name in names)
+def broken(sizes: PlanSizes) -> Iterator[Constraint]:
+    """Yields the constraints that a plan breaks, in the order in which they are checked; none where it runs."""
+    return (constraint for constraint in CONSTRAINTS if constraint.problem(sizes) is not None)
 
 
 def _indivisible(what: str, count: int, axis: str, size: int) -> str | None:
@@ -309,9 +261,21 @@ def _sequence_parts(sizes: PlanSizes) -> str | None:
     return f"seq_len {sizes.seq_len} over cp {plan.cp} cannot be divided by tp {plan.tp}, as sequence parallelism asks"
 
 
+def _documents(sizes: PlanSizes) -> str | None:
+    documents = sizes.plan.documents
+    if documents is None or sum(documents) == sizes.seq_len:
+        return None
+    return f"documents add up to {sum(documents)} tokens, seq_len is {sizes.seq_len}"
+
+
+def _shard_without_zero(sizes: PlanSizes) -> str | None:
+    shard, zero = sizes.plan.shard, sizes.zero
+    return f"shard is {shard}, but zero is {zero}" if shard is not None and zero != 3 else None
+
+
 def _shard(sizes: PlanSizes) -> str | None:
     plan, ranks = sizes.plan, sizes.dp * sizes.plan.cp
-    if plan.shard is None or sizes.zero != 3 or (ranks % plan.shard == 0 and plan.shard % plan.cp == 0):
+    if plan.shard is None or (ranks % plan.shard == 0 and plan.shard % plan.cp == 0):
         return None
     return f"shard {plan.shard} does not split dp·cp = {sizes.dp}·{plan.cp}"
 
@@ -322,6 +286,16 @@ def _pieces(sizes: PlanSizes) -> str | None:
     if sizes.plan.stage_layers is not None or layers >= pieces or layers + 2 == pieces:
         return None
     return f"{layers} layers cannot fill {pieces} parts of a pipeline (pp times chunks)"
+
+
+def _stage_layers(sizes: PlanSizes) -> str | None:
+    given, layers, pieces = sizes.plan.stage_layers, len(sizes.model.layers), sizes.pieces
+    if given is None or (len(given) == pieces and sum(given) == layers):
+        return None
+    parts = f"{pieces} part{'s' * (pieces > 1)}"
+    return (
+        f"stage_layers has {len(given)} parts of {sum(given)} layers in all; the model has {layers} layers in {parts}"
+    )
 
 
 def _whole_groups(sizes: PlanSizes) -> str | None:
@@ -336,7 +310,7 @@ def _chunks(sizes: PlanSizes) -> str | None:
     plan = sizes.plan
     if plan.pp == 1 or plan.vpp == 1:
         return f"vpp is {plan.vpp}, but pp is 1" if plan.vpp > 1 else None
-    facts = schedule_facts(sizes.schedule)
+    facts = _facts(sizes.schedule)
     if facts.max_chunks is None or facts.max_chunks == plan.vpp:
         return None
     return f"{facts.name} has {facts.max_chunks} chunks per stage, not {plan.vpp}"
@@ -357,37 +331,100 @@ def _even_stages(sizes: PlanSizes) -> str | None:
     return f"dualpipe needs an even number of stages, not {sizes.plan.pp}" if odd else None
 
 
-def _round_of_batches(sizes: PlanSizes) -> int:
-    return sizes.plan.mbs * sizes.dp * sizes.plan.pp
+def _recompute(sizes: PlanSizes) -> str | None:
+    plan = sizes.plan
+    if plan.recompute_layers is None or plan.recompute == "full":
+        return None
+    return f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}"
+
+
+def _at_most_all_layers(field: str) -> Problem:
+    def problem(sizes: PlanSizes) -> str | None:
+        count, layers = getattr(sizes.plan, field), len(sizes.model.layers)
+        return f"{field} is {count}, but {sizes.model.name} has {layers} layers" if (count or 0) > layers else None
+
+    return problem
+
+
+def _routing(sizes: PlanSizes) -> str | None:
+    routing, layers = sizes.plan.routing, len(sizes.model.layers)
+    if not isinstance(routing, tuple) or len(routing) == layers:
+        return None
+    return f"routing is of {len(routing)} layers, {sizes.model.name} has {layers}"
+
+
+def _rank_order(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `initialize_model_parallel`: stages are outermost, or experts have as many replicas as the rest.
+
+    It asserts that also for models without experts. `Mesh` refuses an order that numbers stages in two ways.
+    """
+    plan = sizes.plan
+    if plan.rank_order == DEFAULT_ORDER:
+        return None
+    try:
+        mesh = sizes.mesh
+    except InputError as error:
+        return error.message
+    if plan.pp == 1 or plan.rank_order.endswith("pp") or mesh.edp == mesh.dp:
+        return None
+    return f"rank_order {mesh.order} does not end with pp, but experts have {mesh.edp} replicas and dp is {mesh.dp}"
+
+
+def _length(sizes: PlanSizes) -> str | None:
+    layers, count = len(sizes.model.layers), sizes.microbatches
+    if count <= max_microbatches(sizes):
+        return None
+    return f"{count:,} microbatches of {layers:,} layers are more than can be run"
+
+
+def max_microbatches(sizes: PlanSizes) -> int:
+    """Returns how many microbatches of a step can be run."""
+    return MAX_LAYER_RUNS // max(len(sizes.model.layers), sizes.pieces)
 
 
 CONSTRAINTS: Final = (
-    Constraint("gpus-by-ranks", "not-divisible", "gpus", _gpus, lambda s: s.plan.tp * s.plan.cp * s.plan.pp),
-    Constraint("batch-by-ranks", "not-divisible", "gbs", _batch, lambda s: s.plan.mbs * s.dp),
-    Constraint("heads-by-tp", "not-divisible", "tp", _heads),
-    Constraint("kv-heads-by-tp", "not-divisible", "tp", _kv_heads),
-    Constraint("heads-by-cp", "not-divisible", "cp", _a2a_heads),
-    Constraint("ffn-by-tp", "not-divisible", "tp", _ffn),
-    Constraint("experts-by-ep", "not-divisible", "ep", _expert_count),
-    Constraint("expert-ffn-by-etp", "not-divisible", "etp", _expert_ffn),
-    Constraint("ep-without-experts", "bad-plan", "ep", _no_experts("ep")),
-    Constraint("etp-without-experts", "bad-plan", "etp", _no_experts("etp")),
-    Constraint("etp-by-ranks", "not-divisible", "etp", _expert_ranks("etp")),
-    Constraint("ep-by-ranks", "not-divisible", "ep", _expert_ranks("ep")),
+    Constraint("not-divisible", ("cp", "pp", "tp", "gpus"), _gpus),
+    Constraint("not-divisible", ("gbs", "mbs"), _batch),
+    Constraint("not-divisible", ("tp",), _heads),
+    Constraint("not-divisible", ("tp",), _kv_heads),
+    Constraint("not-divisible", ("cp", "tp"), _a2a_heads),
+    Constraint("not-divisible", ("tp",), _ffn),
+    Constraint("not-divisible", ("ep",), _expert_count),
+    Constraint("not-divisible", ("etp",), _expert_ffn),
+    Constraint("bad-plan", ("ep",), _no_experts("ep")),
+    Constraint("bad-plan", ("etp",), _no_experts("etp")),
+    Constraint("not-divisible", ("etp",), _expert_ranks("etp")),
+    Constraint("not-divisible", ("ep", "etp"), _expert_ranks("ep")),
     Constraint(
-        "sequence-by-cp",
         "not-divisible",
-        "seq_len",
+        ("seq_len", "cp"),
         _context_parts,
-        lambda s: 2 * s.plan.cp,
         "each rank takes a part from the front and one from the back, so that causal attention is balanced",
     ),
-    Constraint("sequence-by-tp", "not-divisible", "seq_len", _sequence_parts, lambda s: 2 * s.plan.cp * s.plan.tp),
-    Constraint("shard-by-ranks", "not-divisible", "shard", _shard, lambda s: s.plan.cp),
-    Constraint("chunks-by-schedule", "invalid-schedule", "vpp", _chunks),
-    Constraint("even-stages", "invalid-schedule", "pp", _even_stages),
-    Constraint("layers-by-stages", "bad-plan", "pp", _pieces),
-    Constraint("microbatches-by-stages", "not-divisible", "gbs", _whole_groups, _round_of_batches),
-    Constraint("microbatches-both-ways", "invalid-schedule", "gbs", _both_ways, lambda s: 2 * _round_of_batches(s)),
+    Constraint("not-divisible", ("seq_len", "tp", "cp"), _sequence_parts),
+    Constraint("bad-plan", ("seq_len", "documents"), _documents, "documents are those of one packed sequence"),
+    Constraint("bad-plan", ("zero", "shard"), _shard_without_zero, "shard is a choice of zero 3 (HSDP)"),
+    Constraint("not-divisible", ("shard",), _shard),
+    Constraint("invalid-schedule", ("vpp", "schedule"), _chunks),
+    Constraint("invalid-schedule", ("pp",), _even_stages),
+    Constraint("bad-plan", ("pp", "vpp"), _pieces),
+    Constraint("bad-plan", ("vpp", "pp", "stage_layers"), _stage_layers, "stage_layers has a number for each part"),
+    Constraint("not-divisible", ("gbs", "pp"), _whole_groups),
+    Constraint("invalid-schedule", ("gbs", "pp"), _both_ways),
+    Constraint(
+        "bad-plan", ("recompute", "recompute_layers"), _recompute, "whole layers are recomputed under recompute full"
+    ),
+    Constraint("bad-plan", ("recompute_layers",), _at_most_all_layers("recompute_layers")),
+    Constraint("bad-plan", ("offload_layers",), _at_most_all_layers("offload_layers")),
+    Constraint(
+        "bad-plan",
+        ("routing",),
+        _routing,
+        "routing is one number for all layers, or one for each; those of layers without experts do not count",
+    ),
+    Constraint("bad-mesh", ("rank_order", "ep", "etp"), _rank_order),
+    Constraint(
+        "too-large", ("gbs",), _length, "once the pipeline is full, the step grows in proportion to the microbatches"
+    ),
 )
 """All constraints, in the order in which they are checked."""

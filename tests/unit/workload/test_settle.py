@@ -65,7 +65,7 @@ def test_choices_that_are_made_are_not_said() -> None:
         (Plan(8, precision="fp9"), 'precision "fp9" is not known; did you mean fp8'),  # type: ignore[arg-type]
         (Plan(8, routing=0.5), "routing is 0.5"),
         (Plan(8, routing=float("nan")), "routing is nan"),
-        (Plan(8, pp=8, stage_layers=(4, 4)), "give 8 numbers that add up to 8"),
+        (Plan(8, pp=8, stage_layers=(4, 4)), "stage_layers has 2 parts of 8 layers"),
         (Plan(16, pp=16), "8 layers cannot fill 16 parts"),
     ],
 )
