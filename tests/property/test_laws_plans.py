@@ -2,59 +2,102 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
+
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
 from foretrace.models.presets import model as preset
-from foretrace.workload.constraints import CONSTRAINTS, PlanSizes, broken
+from foretrace.workload.constraints import PlanSizes, broken
+from foretrace.workload.nearest_plans import nearest_plans
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 
 laws = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
 
 sizes = st.sampled_from((1, 1, 1, 2, 3, 4, 6, 8, 16))
-plans = st.builds(
-    Plan,
-    gpus=st.sampled_from((1, 8, 12, 24, 64, 96, 128, 512)),
-    mbs=st.integers(1, 3),
-    gbs=st.none() | st.integers(1, 600),
-    seq_len=st.none() | st.sampled_from((2048, 4096, 4100, 5000, 8200)),
-    tp=sizes,
-    cp=sizes,
-    cp_comm=st.sampled_from(("p2p", "all_gather", "a2a")),
-    pp=sizes,
-    vpp=st.sampled_from((1, 1, 2, 3)),
-    schedule=st.sampled_from((None, None, None, "zb-v", "zb-h1", "dualpipe", "dualpipe-v", "interleaved-zb")),
-    ep=sizes,
-    etp=st.sampled_from((1, 1, 2, 3)),
-    zero=st.sampled_from((None, 0, 1, 3)),
-    stack=st.sampled_from((None, "megatron-core", "megatron-2021", "fsdp", "llm-foundry")),
-)
 models = st.sampled_from(("llama3-8b", "llama3-70b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b"))
+orders = ("tp-cp-ep-dp-pp",) * 4 + ("tp-cp-ep-pp-dp", "tp-pp-cp-ep-dp", "cp-tp-ep-dp-pp", "tp-dp-pp", "dp")
+
+
+@st.composite
+def stage_layers(draw: st.DrawFn, layers: int) -> tuple[int, ...]:
+    """Layers of parts: of the model's, mostly, and mostly as many parts as a pipeline has."""
+    parts = draw(st.sampled_from((1, 2, 4, 4, 8, 12)))
+    even = [layers // parts + (part < layers % parts) for part in range(parts)]
+    even[-1] += draw(st.sampled_from((0, 0, 0, 1)))
+    return tuple(even)
+
+
+@st.composite
+def plans(draw: st.DrawFn, layers: int) -> Plan:
+    """Plans of a model of so many layers, of which some run and others break a rule or several."""
+    seq_len = draw(st.none() | st.sampled_from((2048, 4096, 4100, 5000, 8190, 8200)))
+    whole = (seq_len or 8192) + draw(st.sampled_from((0, 0, 0, 2)))
+    documents = st.none() | st.integers(1, whole - 1).map(lambda first: (first, whole - first))
+    return draw(
+        st.builds(
+            Plan,
+            gpus=st.sampled_from((1, 8, 12, 24, 60, 64, 96, 128, 512)),
+            mbs=st.integers(1, 3),
+            gbs=st.none() | st.integers(1, 600),
+            seq_len=st.just(seq_len),
+            documents=documents,
+            tp=sizes,
+            cp=sizes,
+            cp_comm=st.sampled_from(("p2p", "all_gather", "a2a")),
+            pp=sizes,
+            vpp=st.sampled_from((1, 1, 2, 3)),
+            stage_layers=st.none() | stage_layers(layers),
+            schedule=st.sampled_from((None, None, None, "1f1b", "zb-v", "dualpipe", "dualpipe-v", "interleaved-zb")),
+            ep=sizes,
+            etp=st.sampled_from((1, 1, 2, 3)),
+            rank_order=st.sampled_from(orders),
+            zero=st.sampled_from((None, 0, 1, 3, 3)),
+            shard=st.none() | st.sampled_from((1, 2, 3, 8)),
+            recompute=st.sampled_from(("none", "full")),
+            recompute_layers=st.sampled_from((None, None, 1, 200)),
+            routing=st.sampled_from((1.0, 1.5, (1.0, 1.5), (1.25,) * layers)),
+            stack=st.sampled_from((None, "megatron-core", "megatron-2021", "fsdp", "llm-foundry")),
+        )
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> PlanSizes:
+    """A model and a plan. One field of a plan that runs is drawn again, so that also rules checked last are broken."""
+    model = preset(draw(models))
+    layers = len(model.layers)
+    job = PlanSizes.of(model, draw(plans(layers)))
+    nearest = next(nearest_plans(job), None)
+    if nearest is None or draw(st.booleans()):
+        return job
+    field = draw(st.sampled_from(nearest.__slots__))
+    return job.with_plan(replace(nearest, **{field: getattr(draw(plans(layers)), field)}))
 
 
 @laws
-@given(models, plans)
-def test_a_plan_runs_exactly_if_it_satisfies_all_constraints(name: str, plan: Plan) -> None:
-    model = preset(name)
-    first = broken(PlanSizes.of(model, plan))
+@given(jobs())
+def test_a_plan_runs_exactly_if_it_satisfies_all_constraints(job: PlanSizes) -> None:
+    first = next(broken(job), None)
     try:
-        setting = settle(model, plan)
+        setting = settle(job.model, job.plan)
     except InputError as error:
         assert first is not None and error.code == first.code
     else:
-        settled = PlanSizes.of(model, setting.plan, setting.stack)
-        assert not [rule.name for rule in CONSTRAINTS if rule.problem(settled) is not None]
+        settled = PlanSizes.of(job.model, setting.plan, setting.stack)
+        assert not any(broken(settled))
+        assert sum(setting.chunks, ()) == tuple(range(len(job.model.layers)))
+        assert len(setting.chunks) == settled.pieces
 
 
 @laws
-@given(models, plans)
-def test_the_nearest_plan_of_one_that_is_refused_runs(name: str, plan: Plan) -> None:
-    model = preset(name)
-    first = broken(PlanSizes.of(model, plan))
-    assume(first is not None)
-    assert first is not None
-    nearest = next(first.nearest(PlanSizes.of(model, plan)), None)
-    assert nearest is not None
-    settle(model, nearest)
+@given(jobs())
+def test_the_plans_in_the_hint_of_one_that_is_refused_run(job: PlanSizes) -> None:
+    assume(any(broken(job)))
+    nearest = list(islice(nearest_plans(job), 2))
+    assert nearest
+    for plan in nearest:
+        settle(job.model, plan)
