@@ -72,7 +72,8 @@ def planned_models(draw: st.DrawFn) -> PlannedModel:
     stack = draw(st.sampled_from(("megatron-core", "megatron-core", "fsdp", "fsdp-compile", "megatron-2021")))
     tp, cp, pp, dp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4), (1, 1, 2), (1, 1, 2, 4), (1, 2, 4, 8)))
     assume(tp * cp * pp * dp <= MAX_GPUS)
-    vpp = draw(st.sampled_from((1, 2))) if pp > 1 else 1
+    schedule = draw(st.sampled_from((None, None, "zb-h1"))) if pp > 1 else None
+    vpp = draw(st.sampled_from((1, 2))) if pp > 1 and schedule is None else 1
     mbs = draw(st.sampled_from((1, 2)))
     plan = Plan(
         gpus=tp * cp * pp * dp,
@@ -83,14 +84,19 @@ def planned_models(draw: st.DrawFn) -> PlannedModel:
         cp=cp,
         pp=pp,
         vpp=vpp,
+        schedule=schedule,
         ep=draw(st.sampled_from((1, 2, 4))) if name in MOE else 1,
-        zero=3 if stack.startswith("fsdp") else draw(st.sampled_from((0, 1))),
+        zero=3 if stack.startswith("fsdp") else draw(st.sampled_from((0, 1, 2, 3))),
+        reshard=draw(st.booleans()),
+        prefetch=draw(st.sampled_from((1, 2))),
         recompute=draw(st.sampled_from(("none", "none", "selective", "full"))),
         precision=draw(st.sampled_from(("bf16", "bf16", "fp8"))),
         grad_overlap=draw(st.sampled_from((None, True, False))),
         param_overlap=draw(st.sampled_from((None, True, False))),
         tp_overlap=draw(st.sampled_from((False, False, True))),
         moe_overlap=draw(st.sampled_from((False, False, True))),
+        pp_overlap=draw(st.booleans()),
+        cuda_graphs=draw(st.sampled_from(("none", "full"))),
         dispatcher=draw(st.sampled_from(("alltoall", "alltoall", "deepep"))) if name in MOE else "alltoall",
         stack=stack,
     )
