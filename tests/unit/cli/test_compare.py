@@ -70,7 +70,7 @@ def test_options_are_those_of_both_jobs_and_changes_of_the_second(capsys: pytest
         assert sum(row["difference_s"] for row in rows) == pytest.approx(result["step"]["difference_s"])
 
 
-LLAMA = ("llama3-8b", "--gpus", "16", "--tp", "2", "--gbs", "32", "--cluster", "h100-dgx")
+LLAMA = ("llama3.2-1b", "--gpus", "16", "--tp", "2", "--gbs", "32", "--cluster", "h100-dgx")
 
 
 class TestWith:

@@ -10,7 +10,7 @@ from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
 
 WORKLOAD = ROOT / "examples" / "llama405b_1024gpu.txt"
-PREDICT = ("predict", "llama3-8b", "--gpus", "32", "--cluster", "h100-dgx", "--tp", "2", "--pp", "4", "--gbs", "32")
+PREDICT = ("predict", "llama3.2-1b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "8")
 
 
 def test_an_answer_says_where_it_differs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,11 +41,11 @@ def test_the_screen_has_a_block_of_it(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_workload_and_a_sweep_take_it(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--cluster", "h100-dgx", "--network", "flow", "--overlap", "dp", "--microbatches", "16")
+    options = ("--cluster", "h100-dgx", "--network", "flow", "--overlap", "dp", "--microbatches", "4")
     answer = answer_of(capsys, "simulate", WORKLOAD, *options)
     assert answer["network"]["mode"] == "flow"
     assert answer["step_time_s"] >= answer["network"]["analytic_step_time_s"] * (1 - 1e-9)
-    swept = answer_of(capsys, "sweep", WORKLOAD, *options[:-2], "--over", "microbatches=16")
+    swept = answer_of(capsys, "sweep", WORKLOAD, *options[:-2], "--over", "microbatches=4")
     assert swept["points"][0]["step_time_s"] == pytest.approx(answer["step_time_s"], rel=1e-9)
 
 

@@ -17,7 +17,8 @@ JOB = "llama3-8b --gpus 16 --cluster h100-dgx --tp 2 --pp 2 --gbs 32 --no-silico
 WORKLOAD = "examples/llama405b_1024gpu.txt --cluster h100-dgx --no-silicon"
 SCREENS = [
     f"predict {JOB}",
-    f"predict {JOB} --precision fp8 --network flow --what-if compute=1.1x",
+    "predict llama3.2-1b --gpus 16 --cluster h100-dgx --tp 2 --pp 2 --precision fp8 --network flow --no-silicon",
+    f"predict {JOB} --precision fp8 --what-if compute=1.1x",
     "predict llama3-70b --gpus 8 --cluster h100-dgx",
     "predict llama3-70b --gpus 512 --tp 3 --cluster h100-dgx",
     f"memory {JOB}",

@@ -30,7 +30,7 @@ def with_option(job: Input, option: str) -> float:
 
 
 def test_every_option_gives_the_step_that_is_promised() -> None:
-    job, answer = tried(Plan(gpus=64, tp=4, pp=4, gbs=64))
+    job, answer = tried(Plan(gpus=32, tp=4, pp=4, gbs=32), "llama3.2-1b")
     assert answer.remedies is not None
     options = [remedy.option for remedy in answer.remedies]
     assert {"--vpp 2", "--overlap tp", "--precision fp8", "--what-if nvlink=2x"} <= set(options)
