@@ -90,7 +90,8 @@ def test_the_examples(file: Path, world: int, mesh: str, capsys: pytest.CaptureF
     assert sum(one["ranks"] for one in answer["rank_classes"]) == world
     for one in answer["diagnostics"]:
         # What no line of the file says has no line: the choices left to the user, and what the cluster makes of it.
-        of_no_line = "choose with --" in one["message"] or one["code"] == "group-crosses-domain"
+        codes = ("group-crosses-domain", "training-frequency")
+        of_no_line = "choose with --" in one["message"] or one["code"] in codes
         assert (one["where"] or "").startswith(f"{file}:") or of_no_line, one
         assert one["level"] in ("note", "warning")
 
