@@ -175,7 +175,8 @@ def compare(
     if known_first is not None and known_first.timeline.recorded:
         return _compare_with_measured(second, first, known_first, second_machine, scenario)
     return compare_answers(
-        known_second or simulate(second, second_machine, scenario), known_first or simulate(first, machine, scenario)
+        known_second or simulate(second, second_machine, scenario, explain="band"),
+        known_first or simulate(first, machine, scenario, explain="band"),
     )
 
 
@@ -191,7 +192,7 @@ def _compare_with_measured(
         predicted = predicted.with_options(microbatches=count)
         text = f"{count} microbatches predicted, as many as the measured run has (choose with --microbatches)"
         notes.append(Diagnostic("note", "assumed", text))
-    comparison = compare_answers(simulate(predicted, machine, scenario), measured)
+    comparison = compare_answers(simulate(predicted, machine, scenario, explain="band"), measured)
     return replace(comparison, diagnostics=(*notes, *comparison.diagnostics))
 
 
@@ -229,7 +230,7 @@ def explain(job: Input, machine: Machine, scenario: Scenario) -> Explanation:
 
     recorded = recorded_answer(job)
     if recorded is None:
-        answer = simulate(job, machine, scenario, try_changes=True)
+        answer = simulate(job, machine, scenario, explain="band", try_changes=True)
         return replace(explain_answer(answer), remedies=answer.remedies or ())
     # The mesh says what was recorded; any other option would make it another job.
     if machine.cluster is not None or scenario or changed_options(job.options) - {"mesh", "traced"}:

@@ -124,7 +124,7 @@ def _opened(paths: list[str], options: dict[str, Any], changed: bool) -> tuple[I
 
 def _simulated(label: str, question: Question) -> Answer:
     try:
-        return simulate(question.job, question.machine, question.scenario)
+        return simulate(question.job, question.machine, question.scenario, explain="band")
     except ForetraceError as error:
         error.where = label if error.where is None else f"{label}: {error.where}"
         raise

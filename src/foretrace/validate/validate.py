@@ -140,7 +140,9 @@ def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands:
     try:
         row = job_of(config)
         model = ModelInput(row.model, row.plan)
-        answer = simulate_input(model, machine.with_(cluster=row.cluster), scenario, explain=bands, even_if_oom=True)
+        answer = simulate_input(
+            model, machine.with_(cluster=row.cluster), scenario, explain="band" if bands else False, even_if_oom=True
+        )
     except ForetraceError as error:
         return _skipped(config, error.message)
     memory = answer.memory
