@@ -121,7 +121,8 @@ def nodes(draw: st.DrawFn, cluster: Cluster) -> Figures:
     if scale != 1.0:
         changes["nic"] = {"rate": f"{node.nic.bytes_per_s * scale!r}B/s"}
     sizes = st.sampled_from(("same", "same", "half", "rack", "shared NICs"))
-    shape = draw(sizes if node.switched else st.just("same"))
+    # NICs of nodes in several planes come in the planes' number.
+    shape = draw(sizes if node.switched and cluster.topology.planes <= 1 else st.just("same"))
     if shape == "half":
         changes |= {"gpus": 4, "domain_gpus": 4}
     elif shape == "rack":
