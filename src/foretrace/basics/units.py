@@ -151,6 +151,14 @@ def parse_factor(value: str | float, *, where: str | None = None) -> float:
     return factor
 
 
+def marked_factor(text: str) -> float | None:
+    """The factor that a text such as "2x" or "110%" is; None where it is an amount, a count or a name."""
+    stripped = text.strip()
+    if not stripped[:1].isdigit() or stripped[-1:] not in ("x", "\N{MULTIPLICATION SIGN}", "%"):
+        return None
+    return parse_factor(stripped)
+
+
 def parse_marked_factor(text: str, *, where: str | None = None) -> float:
     """A ratio above 0 that is marked as one, from "1.1x" or "110%": a bare number could be a count."""
     factor = parse_factor(text, where=where)

@@ -15,9 +15,9 @@ from foretrace.basics.units import (
     format_bandwidth,
     format_bytes,
     format_flops,
+    marked_factor,
     parse_bandwidth,
     parse_bytes,
-    parse_factor,
     parse_flops,
     parse_power,
 )
@@ -141,7 +141,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
 """The figures that can be changed, by name."""
 
 PARTS: Final = ("gpu", "cluster")
-"""What can be replaced by a preset, by name."""
+"""The parts that a preset can replace, by name."""
 
 CHANGES: Final = (*FIGURES, *PARTS)
 
@@ -193,7 +193,7 @@ def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster:
 
 def factor_of(name: str, change: Change) -> float:
     """Returns a change as a factor; an error where it is an amount or a name."""
-    factor = _factor_in(change) if isinstance(change, str) else change
+    factor = marked_factor(change) if isinstance(change, str) else change
     if not isinstance(factor, int | float) or isinstance(factor, bool) or not factor > 0:
         raise InputError("bad-value", f"what-if {name}: {change!r} is not a factor", hint=f"for example {name}=2x")
     return float(factor)
@@ -202,7 +202,7 @@ def factor_of(name: str, change: Change) -> float:
 def describe_change(name: str, change: Change) -> str:
     """Returns a change in words: "nic 2×", "power 500 W", "gpu h200-sxm"."""
     if isinstance(change, str):
-        factor = _factor_in(change)
+        factor = marked_factor(change)
         change = change.strip() if factor is None else factor
     return f"{name} {change}" if isinstance(change, str) else f"{name} {change:g}×"
 
@@ -237,16 +237,10 @@ def _scaled(cluster: Cluster, name: str, change: Change) -> Cluster:
 
 
 def _factor(name: str, change: Change, before: float, figure: Figure) -> float:
-    if not isinstance(change, str) or _factor_in(change) is not None:
+    if not isinstance(change, str) or marked_factor(change) is not None:
         return factor_of(name, change)
     try:
         return figure.parse(change) / before
     except InputError as error:
         hint = f"a factor or an amount: {name}=2x, {name}={figure.example}"
         raise InputError(error.code, f"what-if {name}={change}: {error.message}", hint=hint) from None
-
-
-def _factor_in(text: str) -> float | None:
-    """Returns the factor that a text such as `2x` is; None where it is something else."""
-    stripped = text.strip()
-    return parse_factor(stripped) if stripped[:1].isdigit() and stripped[-1:] in "x×%" else None

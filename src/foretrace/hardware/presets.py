@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from foretrace.basics.documents import Document, Preset, presets_of
-from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.basics.errors import InputError, did_you_mean, shortened
 from foretrace.basics.files import AnyFile, input_file
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.reader import Presets, read_cluster, read_gpu, read_nic, read_node
@@ -64,14 +64,6 @@ def cluster(name_or_path: str | Path, *, where: str | None = None) -> Cluster:
 
 def _preset_cluster(name: str, *, where: str | None = None) -> Cluster:
     return _cluster(_resolved("cluster", name, where))
-
-
-def check_gpu(name: str, where: str) -> None:
-    """Raises a usage error where no GPU has this name."""
-    try:
-        gpu(name)
-    except InputError as error:
-        raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
 
 
 def load(path: AnyFile) -> Cluster:

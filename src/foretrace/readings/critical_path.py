@@ -22,7 +22,8 @@ from foretrace.readings.chain import Chain
 Bound = Literal["compute", "communication", "host", "mixed"]
 
 MAX_GAP: Final = 0.01
-"""An op of a recorded step that began so much of the step after what it waited for of the step before did not wait."""
+"""The largest gap, as a share of the step, between the end of an op of the step before and the start of an op that
+waited for it. After a longer gap, the op did not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

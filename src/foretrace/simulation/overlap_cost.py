@@ -135,7 +135,7 @@ class _Work:
         return cost + self._covered(calls.by_use(~calls.is_transfer), slower, cost)
 
     def _spread(self, seconds: float, slower: Floats) -> Floats:
-        """Returns what calls of so many seconds cost if they cover all microbatches' computation evenly."""
+        """Returns the cost of `seconds` of calls that cover all microbatches' computation evenly."""
         alone = self.alone_s * self.in_microbatch
         under = float((alone * slower).sum())
         return np.asarray(min(seconds / under, 1.0) * alone * (slower - 1)) if under > 0 else np.zeros(len(alone))

@@ -246,4 +246,4 @@ _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     "routing": lambda sizes: ((sizes.plan.routing_of(), 0.0),),
     "rank_order": _value(DEFAULT_ORDER),
 }
-"""What each field may be changed to."""
+"""The values that each field may be changed to."""

@@ -104,7 +104,7 @@ def _notes(base: Gpu, gpu: Gpu) -> list[Diagnostic]:
 
 @dataclass(frozen=True, slots=True)
 class FasterKernels:
-    """Prices of another source, with kernels of some kinds so many times as fast.
+    """Prices of another source, divided by the speed of each kind of kernel in `speeds`.
 
     `gemm` is every product, those of experts too.
     """

@@ -189,7 +189,7 @@ def _standing_for(traces: Sequence[RankProfile], traced: Mesh, target: Mesh) -> 
     """Returns which ranks of the target mesh each trace stands for.
 
     A trace stands for the ranks at its place on the axes that stay, and on the others at its place modulo the recorded
-    length. Where there is no trace of such a rank, another stands in.
+    length. Ranks without a trace of their own take that of another rank.
     """
     if len(traces) == 1:
         return (tuple(range(target.world)),)
