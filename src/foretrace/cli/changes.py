@@ -20,7 +20,10 @@ from foretrace.inputs.option_texts import HOST_WHAT_IFS, INPUT_OPTIONS, OptionTe
 
 AXES: Final = ("dp", "pp", "ep", "tp", "cp")
 """Axes that an input without an option of the name may have in its mesh."""
-_LISTS: Final = ("overlap", "stage_layers", "documents", "mesh", "steps", "nccl_algo", "nccl_proto")
+_LISTS: Final = (
+    *("overlap", "stage_layers", "documents", "mesh", "steps", "nccl_algo", "nccl_proto"),
+    *("recompute_modules", "offload_modules", "account_for"),
+)
 """Options whose value may be a list, joined by + where commas divide values of a sweep."""
 _YES: Final = ("yes", "on", "true")
 _NO: Final = ("no", "off", "false")

@@ -48,12 +48,28 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "rank_order": OptionText("--rank-order", "tp-cp-ep-dp-pp", "How axes number the ranks, fastest first."),
     "schedule": OptionText("--schedule", "NAME", "1f1b, interleaved-1f1b, zb-h1, … (foretrace list schedules)."),
     "stage_layers": OptionText("--stage-layers", "20,20,20,20", "Layers of every chunk."),
+    "layout": OptionText("--layout", "'Et*4|(t*4|)*14tmL'", "What every chunk holds, as Megatron writes it."),
+    "account_for": OptionText("--account-for", "embedding,loss", "Ends that count as a layer each."),
+    "first_stage_layers": OptionText("--first-stage-layers", "N", "Layers of the first stage."),
+    "last_stage_layers": OptionText("--last-stage-layers", "N", "Layers of the last stage."),
     "zero": OptionText("--zero", "0|1|2|3", "What dp ranks split: optimizer, gradients, parameters (FSDP)."),
     "shard": OptionText("--shard", "N", "Ranks that split under ZeRO-3; the rest replicate (HSDP)."),
     "prefetch": OptionText("--prefetch", "N", "ZeRO-3: layers gathered ahead."),
     "recompute": OptionText("--recompute", "none|selective|full", "What the backward computes again."),
     "recompute_layers": OptionText("--recompute-layers", "N", "full: of how many layers of a stage."),
+    "recompute_modules": OptionText(
+        "--recompute-modules",
+        "core_attn,mlp,…",
+        "selective: core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts.",
+    ),
     "precision": OptionText("--precision", "bf16|fp8|mxfp8|…", "Of linear layers."),
+    "grad_dtype": OptionText("--grad-dtype", "fp32|bf16", "Of gradients, as they are summed and reduced."),
+    "master_dtype": OptionText("--master-dtype", "fp32|fp16", "Of the optimizer's copy of parameters."),
+    "moment_dtype": OptionText("--moment-dtype", "fp32|bf16|fp16|fp8", "Of the optimizer's two moments."),
+    "fp8_params": OptionText("--fp8-params", "", "Parameters held and gathered in 8 bits."),
+    "fp8_activation_input": OptionText(
+        "--fp8-activation-input", "", "The input of an MLP's activation is kept in 8 bits."
+    ),
     "overlap": OptionText(
         "--overlap",
         "grad,param,tp,…",
@@ -64,6 +80,11 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "cuda_graphs": OptionText("--cuda-graphs", "none|partial|full", "What the host does not launch."),
     "offload_optimizer": OptionText("--offload-optimizer", "", "Optimizer state on the host."),
     "offload_layers": OptionText("--offload-layers", "N", "Layers of a stage whose activations go to the host."),
+    "offload_modules": OptionText(
+        "--offload-modules",
+        "core_attn,…",
+        "Inputs that go to the host: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act.",
+    ),
     "documents": OptionText("--documents", "4096,4096", "Packed sequences: tokens of each document."),
     "routing": OptionText(
         "--routing",

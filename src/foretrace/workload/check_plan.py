@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.compose import MAX_LAYERS
 from foretrace.schedules.registry import resolve
-from foretrace.workload.plan import WORDS, Plan
+from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
 
 MAX_TOKENS: Final = 100_000_000
 """Of a sequence: ten times the longest context that any model offers."""
@@ -20,9 +20,13 @@ MAX_TOKENS: Final = 100_000_000
 _SIZES: Final = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
 _OPEN_SIZES: Final = ("gbs", "seq_len", "shard")
 _LAYERS: Final = ("offload_layers", "prefetch")
-_FLAGS: Final = ("reshard", "tp_overlap", "moe_overlap", "pp_overlap", "offload_optimizer")
+_OPEN_LAYERS: Final = ("recompute_layers", "first_stage_layers", "last_stage_layers")
+_FLAGS: Final = (
+    *("reshard", "tp_overlap", "moe_overlap", "pp_overlap", "offload_optimizer"),
+    *("fp8_params", "fp8_activation_input"),
+)
 _OPEN_FLAGS: Final = ("sequence_parallel", "grad_overlap", "param_overlap")
-_NAMES: Final = ("schedule", "stack")
+_NAMES: Final = ("schedule", "stack", "layout")
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -44,7 +48,9 @@ def check_plan(plan: Plan) -> Plan:
                 hint="expected how many times the mean the busiest rank receives, 1 or more",
             )
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
-    return replace(plan, routing=routing, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
+    documents = _numbers("documents", plan.documents)
+    lists: dict[str, Any] = {name: _words(name, getattr(plan, name), known) for name, known in WORD_LISTS.items()}
+    return replace(plan, routing=routing, stage_layers=stage_layers, documents=documents, **lists)
 
 
 def check_size(name: str, value: object, most: int | None = None) -> None:
@@ -63,7 +69,7 @@ def _check_sizes(plan: Plan) -> None:
             check_size(name, getattr(plan, name), MAX_TOKENS if name == "seq_len" else None)
     check_gpus(plan.gpus, "gpus")
     counts = [(name, getattr(plan, name)) for name in _LAYERS]
-    counts += [] if plan.recompute_layers is None else [("recompute_layers", plan.recompute_layers)]
+    counts += [(name, getattr(plan, name)) for name in _OPEN_LAYERS if getattr(plan, name) is not None]
     for name, value in counts:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise InputError("bad-value", f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
@@ -76,11 +82,10 @@ def _check_flags_and_words(plan: Plan) -> None:
         value = getattr(plan, name)
         if not isinstance(value, bool) and (value is not None or name in _FLAGS):
             raise InputError("bad-value", f'{name} is "{value}"', hint="expected True or False")
-    for name, known in WORDS.items():
+    for name, known in (WORDS | OPEN_WORDS).items():
         value = getattr(plan, name)
-        if value not in known:
-            near = did_you_mean(str(value), known)
-            raise InputError("unknown-name", f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
+        if value is not None or name in WORDS:
+            _check_word(name, value, known)
     if not isinstance(plan.rank_order, str):
         raise InputError("bad-value", f"rank_order is {plan.rank_order}", hint=f"for example {DEFAULT_ORDER}")
     Mesh(order=plan.rank_order)
@@ -90,6 +95,23 @@ def _check_flags_and_words(plan: Plan) -> None:
             raise InputError("bad-value", f'{name} is "{value}"', hint="expected a name, or leave it out")
     if plan.schedule is not None:
         resolve(plan.schedule)
+
+
+def _check_word(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        near = did_you_mean(str(value), known)
+        raise InputError("unknown-name", f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
+
+
+def _words(name: str, values: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns the words of a list, each once and in the order in which they are known."""
+    if values is None:
+        return None
+    if isinstance(values, str) or not isinstance(values, list | tuple):
+        raise InputError("bad-value", f"{name} is {values}", hint=f"expected a list of: {', '.join(known)}")
+    for value in values:
+        _check_word(name, value, known)
+    return tuple(word for word in known if word in values)
 
 
 def _numbers(name: str, values: Sequence[int] | None, least: int = 1) -> tuple[int, ...] | None:

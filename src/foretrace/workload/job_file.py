@@ -14,29 +14,31 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from foretrace.basics.documents import Document, Fields
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
 from foretrace.basics.files import AnyFile, input_file
 from foretrace.basics.units import parse_count, parse_factor, parse_tokens
 from foretrace.models import presets
 from foretrace.models.model import Model
 from foretrace.models.spec import number, read_model_spec, word
-from foretrace.workload.plan import WORDS
+from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS
 
-PlanValue: TypeAlias = "int | float | str | bool | tuple[int, ...]"
+PlanValue: TypeAlias = "int | float | str | bool | tuple[int, ...] | tuple[str, ...]"
 
 EXAMPLE: Final = "plan: {gpus: 512, tp: 4, pp: 4, gbs: 1024}"
 _COUNTS: Final[dict[str, int]] = {
     **dict.fromkeys(("gpus", "mbs", "gbs", "seq_len", "tp", "cp", "pp", "vpp", "ep", "etp", "shard"), 1),
     **dict.fromkeys(("zero", "prefetch", "recompute_layers", "offload_layers"), 0),
+    **dict.fromkeys(("first_stage_layers", "last_stage_layers"), 0),
 }
 """Fields that are whole numbers, with the least each may be."""
 _FLAGS: Final = (
     *("sequence_parallel", "reshard", "grad_overlap", "param_overlap", "tp_overlap", "moe_overlap", "pp_overlap"),
-    "offload_optimizer",
+    *("offload_optimizer", "fp8_params", "fp8_activation_input"),
 )
 _LISTS: Final = ("stage_layers", "documents")
-_TEXTS: Final = ("schedule", "stack", "rank_order")
-PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *WORDS, *_LISTS, *_TEXTS, "routing")
+_TEXTS: Final = ("schedule", "stack", "rank_order", "layout")
+_WORDS: Final = WORDS | OPEN_WORDS
+PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *_WORDS, *WORD_LISTS, *_LISTS, *_TEXTS, "routing")
 OLDER_KEYS: Final = ("deepep",)
 """`deepep: yes` is an older word for `dispatcher: deepep`."""
 MAX_VALUE: Final = 10**9
@@ -76,8 +78,10 @@ def _read_plan(fields: Fields) -> dict[str, PlanValue]:
             plan[name] = number(fields, name, least=_COUNTS[name], most=most)
         elif name in _FLAGS:
             plan[name] = fields.flag(name, False)
-        elif name in WORDS:
-            plan[name] = word(fields, name, "", WORDS[name])
+        elif name in _WORDS:
+            plan[name] = word(fields, name, "", _WORDS[name])
+        elif name in WORD_LISTS:
+            plan[name] = _words(fields, name)
         elif name in _LISTS:
             plan[name] = _whole_numbers(fields, name)
         elif name == "routing":
@@ -99,6 +103,17 @@ def _routing(fields: Fields) -> float:
             "out-of-range", f"routing {text} is less than the mean", where=fields.where("routing"), hint=hint
         )
     return factor
+
+
+def _words(fields: Fields, name: str) -> tuple[str, ...]:
+    """A list of known words, or one text of them: `mlp,layernorm`."""
+    words = tuple(part.strip() for text in fields.texts(name) for part in text.split(",") if part.strip())
+    for part in words:
+        if part not in WORD_LISTS[name]:
+            problem = f'{name} "{part}" is not known{did_you_mean(part, WORD_LISTS[name])}'
+            hint = f"known: {', '.join(WORD_LISTS[name])}"
+            raise InputError("unknown-name", problem, where=fields.where(name), hint=hint)
+    return words
 
 
 def _whole_numbers(fields: Fields, name: str) -> tuple[int, ...]:

@@ -12,6 +12,15 @@ Recompute = Literal["none", "selective", "full"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
 CudaGraphs = Literal["none", "partial", "full"]
 Dispatcher = Literal["alltoall", "hierarchical", "deepep", "hybridep", "low_latency"]
+GradDtype = Literal["fp32", "bf16"]
+MasterDtype = Literal["fp32", "fp16"]
+MomentDtype = Literal["fp32", "bf16", "fp16", "fp8"]
+RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+"""Parts of a layer that Megatron-core's `recompute_modules` names."""
+OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+"""Parts of a layer whose inputs Megatron-core's `offload_modules` names."""
+Counted = Literal["embedding", "loss"]
+"""Ends of the model that may count as a layer each."""
 
 WORDS: Final = {
     "cp_comm": get_args(CpComm),
@@ -21,6 +30,20 @@ WORDS: Final = {
     "dispatcher": get_args(Dispatcher),
 }
 """The fields of a plan that are one of a few words, and which."""
+
+OPEN_WORDS: Final = {
+    "grad_dtype": get_args(GradDtype),
+    "master_dtype": get_args(MasterDtype),
+    "moment_dtype": get_args(MomentDtype),
+}
+"""The same for fields that may be None."""
+
+WORD_LISTS: Final = {
+    "recompute_modules": get_args(RecomputeModule),
+    "offload_modules": get_args(OffloadModule),
+    "account_for": get_args(Counted),
+}
+"""The fields of a plan that are several of a few words, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +70,14 @@ class Plan:
     vpp: int = 1
     """Model chunks of each stage."""
     stage_layers: tuple[int, ...] | None = None
-    """Layers of every chunk, in the model's order; None: as even as can be, the first ones getting one more."""
+    """Layers of every chunk, in the model's order; None: as `layout`, or the fields below it, or the rule say."""
+    layout: str | None = None
+    """Megatron-core's `pipeline_model_parallel_layout`: what each chunk holds, such as `Et*4|(t*4|)*14tmL`."""
+    account_for: tuple[Counted, ...] | None = None
+    """The ends that count as a layer each where layers are divided; None: both where layers then divide evenly."""
+    first_stage_layers: int | None = None
+    """Layers of the first stage, over all its chunks; None: as many as the others."""
+    last_stage_layers: int | None = None
     schedule: str | None = None
     """None: 1f1b, or interleaved where vpp > 1."""
     ep: int = 1
@@ -66,8 +96,20 @@ class Plan:
     """selective: the stack's own choice (Megatron: core attention; torchtitan: every second matrix product)."""
     recompute_layers: int | None = None
     """full: of how many layers of each stage; None: all."""
+    recompute_modules: tuple[RecomputeModule, ...] | None = None
+    """selective: the parts of a layer that are recomputed; None: the stack's own choice."""
     precision: Precision = "bf16"
     """Of the operands of linear layers."""
+    grad_dtype: GradDtype | None = None
+    """In which gradients are accumulated and reduced; None: the stack's."""
+    master_dtype: MasterDtype | None = None
+    """Of the optimizer's own copy of parameters; None: fp32 where the stack has one."""
+    moment_dtype: MomentDtype | None = None
+    """Of the optimizer's two moments; None: the stack's."""
+    fp8_params: bool = False
+    """Whether parameters are held and gathered in 8 bits (Megatron-core's `fp8_param_gather`)."""
+    fp8_activation_input: bool = False
+    """Whether an MLP keeps the input of its activation in 8 bits (`activation_func_fp8_input_store`)."""
     grad_overlap: bool | None = None
     """Whether gradients are reduced under the backward; None: the stack's habit."""
     param_overlap: bool | None = None
@@ -83,6 +125,8 @@ class Plan:
     offload_optimizer: bool = False
     offload_layers: int = 0
     """Layers of each stage whose activations go to the host and back."""
+    offload_modules: tuple[OffloadModule, ...] = ()
+    """Parts of a layer whose inputs go to the host and back, in every layer."""
     documents: tuple[int, ...] | None = None
     """Packed sequences: the tokens of each document of a sequence, over which attention does not reach."""
     routing: float | tuple[float, ...] = 1.0

@@ -9,7 +9,7 @@ from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_factor
 from foretrace.inputs.option_texts import flag_of, read_number_list, read_texts, read_whole_number
 from foretrace.inputs.option_values import overlap_words
-from foretrace.workload.plan import WORDS
+from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS
 
 _OVERLAPS: Final = ("grad", "param", "tp", "moe", "pp")
 _NEXT_TO_LAYERS: Final = {"tp", "moe", "pp"}
@@ -17,7 +17,7 @@ _ALL: Final = ("grad", "param", "tp", "moe")
 """Without pp: Megatron's 1F1B waits for its transfers, and interleaved schedules never do."""
 _NUMBERS: Final = (
     *("gpus", "tp", "pp", "gbs", "mbs", "seq_len", "cp", "vpp", "ep", "etp", "zero", "shard", "prefetch"),
-    *("recompute_layers", "offload_layers"),
+    *("recompute_layers", "offload_layers", "first_stage_layers", "last_stage_layers"),
 )
 
 
@@ -25,7 +25,8 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
     """Returns fields of `Plan`; `settle` checks what sizes may be."""
     readers = {
         **{name: read_whole_number(name) for name in _NUMBERS},
-        **{name: _word_reader(name) for name in WORDS},
+        **{name: _word_reader(name, known) for name, known in (WORDS | OPEN_WORDS).items()},
+        **{name: _words_reader(name, known) for name, known in WORD_LISTS.items()},
         "documents": read_number_list("documents", least=1),
         "stage_layers": read_number_list("stage_layers", least=0),
         "routing": _routing,
@@ -37,9 +38,14 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _word_reader(name: str) -> Any:
+def _words_reader(name: str, known: tuple[str, ...]) -> Any:
+    read = _word_reader(name, known)
+    return lambda text: tuple(read(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _word_reader(name: str, known: tuple[str, ...]) -> Any:
     def read(text: str) -> str:
-        known, plain = WORDS[name], text.lower().replace("-", "_")
+        plain = text.lower().replace("-", "_")
         if plain not in known:
             problem = f'{flag_of(name)} "{text}" is not known{did_you_mean(text, known)}'
             raise UsageError("unknown-name", problem, hint=f"known: {', '.join(known)}")
