@@ -8,7 +8,7 @@ The first line describes the process: what the CUDA context takes, what the firs
 
 Recompute modules have the names and the meaning of Megatron-core: `layernorm`, `mla_up_proj` and `moe_act` drop the
 output of the module too, which is computed again before the backward of the module that uses it.
-`--snapshot FILE` writes the allocator's snapshot of one small case instead; `--communicator` measures NCCL's own memory.
+`--snapshot FILE` writes the allocator's snapshot of one small case instead; `--communicator` measures what NCCL takes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,12 +36,31 @@ MIN_OFFLOADED = 1 << 20
 LLAMA = {"hidden": 3072, "ffn": 8192, "heads": 24, "kv": 8, "head_dim": 128, "style": "llama", "vocab": 32000}
 GPT = {"hidden": 2048, "ffn": 8192, "heads": 16, "kv": 16, "head_dim": 128, "style": "gpt", "vocab": 50304}
 MLA = {
-    **{"hidden": 2048, "ffn": 8192, "heads": 16, "kv": 16, "head_dim": 128, "style": "llama", "vocab": 32000},
-    **{"q_lora_rank": 768, "kv_lora_rank": 512, "nope_dim": 64, "rope_dim": 64, "v_dim": 128},
+    "hidden": 2048,
+    "ffn": 8192,
+    "heads": 16,
+    "kv": 16,
+    "head_dim": 128,
+    "style": "llama",
+    "vocab": 32000,
+    "q_lora_rank": 768,
+    "kv_lora_rank": 512,
+    "nope_dim": 64,
+    "rope_dim": 64,
+    "v_dim": 128,
 }
 MOE = {
-    **{"hidden": 2048, "ffn": 1408, "heads": 16, "kv": 16, "head_dim": 128, "style": "llama", "vocab": 32000},
-    **{"experts": 16, "topk": 4, "expert_ffn": 1408, "shared_ffn": 2816},
+    "hidden": 2048,
+    "ffn": 1408,
+    "heads": 16,
+    "kv": 16,
+    "head_dim": 128,
+    "style": "llama",
+    "vocab": 32000,
+    "experts": 16,
+    "topk": 4,
+    "expert_ffn": 1408,
+    "shared_ffn": 2816,
 }
 SMALL = {**LLAMA, "layers": 12, "seq": 4096, "mbs": 2}
 LATENT = {**MLA, "layers": 12, "seq": 4096, "mbs": 2}
@@ -479,7 +500,7 @@ def snapshot(path: str) -> None:
     torch.cuda.memory._dump_snapshot(path)
     stats = torch.cuda.memory_stats()
     names = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "allocated_bytes.all.current")
-    print(json.dumps({"snapshot": os.path.basename(path), **{name: stats[name] for name in names}}))
+    print(json.dumps({"snapshot": Path(path).name, **{name: stats[name] for name in names}}))
 
 
 def communicator() -> None:
@@ -500,7 +521,7 @@ def communicator() -> None:
         marks[f"communicator {number + 1}"] = used_bytes()
     reserved = torch.cuda.memory_reserved()
     names = list(marks)
-    grown = {name: marks[name] - marks[before] for before, name in zip(names, names[1:], strict=False)}
+    grown = {name: marks[name] - marks[before] for before, name in pairwise(names)}
     print(json.dumps({"nccl": list(torch.cuda.nccl.version()), "reserved": reserved, "grown": grown}), flush=True)
     dist.destroy_process_group()
 
