@@ -15,6 +15,15 @@ a GiB on recent GPUs) and NCCL's buffers (some MiB per channel, peer and communi
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """Memory that a training process holds outside the framework's allocator, or a part of it, and how it is known."""
+
+    name: str
+    bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class StageMemory:
     """The memory that ranks of one role hold: most at any moment, and of what kind at that moment, in bytes."""
 
