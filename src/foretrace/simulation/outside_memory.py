@@ -34,8 +34,14 @@ from foretrace.simulation.dispatch_memory import dispatcher_parts, rank_tokens, 
 from foretrace.step.buckets import megatron_limit
 from foretrace.workload.setting import Setting
 
-CONTEXT_BYTES: Final = 550 << 20
-"""The driver's context of a process with the kernels that it has loaded: a start value until it is measured."""
+CONTEXT_BYTES: Final = 767 << 20
+"""The driver's context of a training process with the kernels that it has loaded. Measured on an H200 with PyTorch
+2.11: 617 MiB after the first kernel, 767 MiB after steps of eighteen of twenty models, at most 795 MiB
+(`benchmarks/truth/h200_memory.jsonl`). Other GPUs are taken to need as much."""
+
+NCCL_KERNELS_BYTES: Final = 170 << 20
+"""NCCL's own kernels: by so much the first communicator of a process is larger than the next (H200, NCCL 2.28.9,
+`benchmarks/truth/h200_process_memory.json`)."""
 
 SCALAR_BYTES: Final = 8.0
 """A loss, a norm or a barrier."""
@@ -66,8 +72,11 @@ def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]
     """Returns the memory that a process of a job holds outside the allocator, by part."""
     gpu = machine.needed_cluster().gpu
     title = "CUDA context" if gpu.vendor.lower() == "nvidia" else "GPU context"
-    parts = [MemoryPart(title, CONTEXT_BYTES, "driver's memory of a process with its loaded kernels")]
+    parts = [MemoryPart(title, CONTEXT_BYTES, "measured on an H200: context and loaded kernels")]
     if setting.mesh.world > 1:
+        parts.append(
+            MemoryPart("NCCL kernels", NCCL_KERNELS_BYTES, "measured on an H200: loaded by the first communicator")
+        )
         places, counted = _Places(machine, setting.mesh), _COUNTED.setdefault(machine, _Counted())
         for use in communicators(setting):
             size = counted.bytes_of(use, machine, places, setting.mesh)

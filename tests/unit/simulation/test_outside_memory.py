@@ -9,7 +9,7 @@ import pytest
 from foretrace.cost.machine import Machine
 from foretrace.hardware.presets import names
 from foretrace.models.presets import model
-from foretrace.simulation.outside_memory import CONTEXT_BYTES, outside_memory
+from foretrace.simulation.outside_memory import CONTEXT_BYTES, NCCL_KERNELS_BYTES, outside_memory
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
@@ -42,13 +42,13 @@ def test_every_group_of_a_plan_has_its_communicator(dgx: Machine) -> None:
     assert parts["NCCL pp"] == (tables + 32 * 12) * MIB
     assert parts["NCCL world"] == parts["NCCL gradient norm"] > parts["NCCL tp"]
     # verl's PR 6408 frees about 7 GB on such a job, with communicators of its own besides.
-    assert 7e9 / 4 < sum(parts.values()) - CONTEXT_BYTES < 7e9
+    assert 7e9 / 4 < sum(parts.values()) - CONTEXT_BYTES - NCCL_KERNELS_BYTES < 7e9
 
 
 def test_sharding_over_all_ranks_takes_the_communicator_of_the_world(dgx: Machine) -> None:
-    assert set(parts_of(setting_of(gpus=16, zero=3, gbs=16), dgx)) == {"CUDA context", "NCCL world"}
+    assert set(parts_of(setting_of(gpus=16, zero=3, gbs=16), dgx)) == {"CUDA context", "NCCL kernels", "NCCL world"}
     replicated = setting_of(gpus=16, stack="torch-eager", gbs=16)
-    assert set(parts_of(replicated, dgx)) == {"CUDA context", "NCCL world"}
+    assert set(parts_of(replicated, dgx)) == {"CUDA context", "NCCL kernels", "NCCL world"}
     assert "NCCL dp" in parts_of(setting_of(gpus=16, gbs=16), dgx)
     hybrid = parts_of(setting_of(gpus=16, zero=3, shard=8, gbs=16), dgx)
     assert {"NCCL shard", "NCCL replicate"} <= set(hybrid)
@@ -94,17 +94,17 @@ def test_a_second_question_of_the_same_plan_is_the_same(dgx: Machine) -> None:
 @pytest.mark.parametrize(
     ("name", "cluster", "fields", "gib"),
     [
-        ("llama3-8b", "h100-dgx", {"gpus": 8, "zero": 3, "gbs": 8}, 1.04),
-        ("llama3-8b", "h100-dgx", {"gpus": 512, "zero": 3, "gbs": 512}, 1.14),
-        ("llama3-8b", "h100-dgx", {"gpus": 8, "tp": 2, "pp": 2, "gbs": 32}, 3.06),
-        ("llama3-70b", "h100-dgx", {"gpus": 512, "tp": 4, "pp": 4, "gbs": 1024}, 2.70),
-        ("llama3.1-405b", "h100-dgx", {"gpus": 16384, "tp": 8, "pp": 16, "gbs": 2048}, 2.78),
-        ("deepseek-v3", "h800-hgx", {"gpus": 2048, "pp": 16, "ep": 64, "gbs": 15360}, 3.38),
-        ("deepseek-v3", "h800-hgx", {"gpus": 2048, "pp": 16, "ep": 64, "gbs": 15360, "dispatcher": "deepep"}, 3.69),
-        ("deepseek-v3", "gb200-nvl72", {"gpus": 256, "pp": 4, "ep": 64, "gbs": 2048, "dispatcher": "hybridep"}, 9.04),
-        ("deepseek-v3", "gb200-nvl72", {"gpus": 256, "pp": 4, "ep": 64, "gbs": 2048}, 29.10),
+        ("llama3-8b", "h100-dgx", {"gpus": 8, "zero": 3, "gbs": 8}, 1.42),
+        ("llama3-8b", "h100-dgx", {"gpus": 512, "zero": 3, "gbs": 512}, 1.52),
+        ("llama3-8b", "h100-dgx", {"gpus": 8, "tp": 2, "pp": 2, "gbs": 32}, 3.44),
+        ("llama3-70b", "h100-dgx", {"gpus": 512, "tp": 4, "pp": 4, "gbs": 1024}, 3.07),
+        ("llama3.1-405b", "h100-dgx", {"gpus": 16384, "tp": 8, "pp": 16, "gbs": 2048}, 3.16),
+        ("deepseek-v3", "h800-hgx", {"gpus": 2048, "pp": 16, "ep": 64, "gbs": 15360}, 3.76),
+        ("deepseek-v3", "h800-hgx", {"gpus": 2048, "pp": 16, "ep": 64, "gbs": 15360, "dispatcher": "deepep"}, 4.06),
+        ("deepseek-v3", "gb200-nvl72", {"gpus": 256, "pp": 4, "ep": 64, "gbs": 2048, "dispatcher": "hybridep"}, 9.42),
+        ("deepseek-v3", "gb200-nvl72", {"gpus": 256, "pp": 4, "ep": 64, "gbs": 2048}, 29.48),
     ],
 )
 def test_the_examples_of_the_docs(name: str, cluster: str, fields: dict[str, Any], gib: float) -> None:
-    held = sum(parts_of(setting_of(name, **fields), Machine(cluster)).values()) - CONTEXT_BYTES
-    assert held / 2**30 + 550 / 1024 == pytest.approx(gib, abs=0.006)
+    held = sum(parts_of(setting_of(name, **fields), Machine(cluster)).values())
+    assert held / 2**30 == pytest.approx(gib, abs=0.006)

@@ -161,12 +161,18 @@ def _nvls_channels(group: NcclGroup) -> int:
     return NVLS_CHANNELS[group.row][0 if group.nodes == 1 else 1]
 
 
+def tables_bytes(channels: int, ranks: int, island_ranks: int) -> int:
+    """Returns what a communicator of `ranks` holds before any call, apart from NVLS.
+
+    Each channel has its peers, pointers to them, and the order of the ring.
+    """
+    each = pages(PEER_BYTES * ranks) + pages(8 * (ranks + 1 + island_ranks)) + pages(4 * ranks)
+    return COMM_ALLOCATIONS * PAGE_BYTES + channels * each
+
+
 def _tables_bytes(group: NcclGroup, channels: int) -> int:
-    """Returns what a communicator holds before any call: for each channel its peers, pointers to them, and the order
-    of the ring; for each channel of NVLS its peers, and the counters of all."""
-    size, most = group.layout.size, group.layout.most_in_island
-    total = COMM_ALLOCATIONS * PAGE_BYTES
-    total += _pow2_up(channels) * (pages(PEER_BYTES * size) + pages(8 * (size + 1 + most)) + pages(4 * size))
+    """Returns what a communicator holds before any call; NVLS adds its channels' peers, and the counters of all."""
+    total = tables_bytes(_pow2_up(channels), group.layout.size, group.layout.most_in_island)
     nvls = _nvls_channels(group)
     return total + (nvls + 1) * PAGE_BYTES if nvls else total
 

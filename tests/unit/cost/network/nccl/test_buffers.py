@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.cost.network.nccl.buffers import Peers, SizedCall, communicator_bytes
+from foretrace.cost.network.nccl.buffers import PAGE_BYTES, Peers, SizedCall, communicator_bytes, tables_bytes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
+from shared_files import ROOT
 
 MIB = 1 << 20
 LARGE = 1e9
@@ -34,6 +37,14 @@ def all_to_all(size: int, islands: int = 1) -> Peers:
 
 def test_a_group_of_one_rank_makes_no_communicator(dgx: Cluster) -> None:
     assert communicator_bytes(dgx, layout_of(1), [(Collective.ALL_REDUCE, LARGE)]) == 0
+
+
+def test_tables_are_as_large_as_measured() -> None:
+    """A communicator of one rank makes 64 channels and connects none, so it holds its tables alone."""
+    measured = json.loads((ROOT / "benchmarks" / "truth" / "h200_process_memory.json").read_text(encoding="utf-8"))
+    grown = measured["communicators_of_one_rank"]["grown_bytes"]
+    further = [size for name, size in grown.items() if name != "communicator 1"]
+    assert all(0 <= size - tables_bytes(64, 1, 1) <= PAGE_BYTES for size in further)
 
 
 def test_rings_of_eight_gpus_on_a_dgx(dgx: Cluster) -> None:
