@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "first", "cells"),
     [
-        ("gpus", "a100-40g-sxm", ["40.0 GiB", "1.55 TB/s", "312 TFLOP/s", "300 GB/s", "400 W"]),
+        ("gpus", "a100-40g-sxm", ["39.4 GiB", "1.55 TB/s", "312 TFLOP/s", "300 GB/s", "400 W"]),
         ("nics", "cx6", ["200 Gb/s"]),
         ("nodes", "dgx-a100", ["8 × a100-80g-sxm", "8 GPUs, switched", "8 × 200 Gb/s"]),
         ("clusters", "a100-dgx", ["dgx-a100", "8 × a100-80g-sxm"]),
@@ -57,7 +57,7 @@ def test_json_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert (answer["schema"], answer["kind"], answer["name"]) == ("foretrace.show/1", "cluster", "h100-dgx")
     assert answer["nodes"] is None
     gpu = answer["node"]["gpu"]
-    assert gpu["memory_bytes"] == 80 * 2**30
+    assert gpu["memory_bytes"] == round(79.11 * 2**30)
     assert gpu["peak_flops"]["bf16"] == 989.4e12
     assert gpu["link_bytes_per_s"] == 450e9
     assert answer["node"]["nic"]["bytes_per_s"] == 50e9
@@ -69,7 +69,7 @@ def test_show_a_cluster_with_its_sources(capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "as many as a job needs" in text
     assert "72 GPUs, through switches" in text
-    assert "186 GiB at 8.00 TB/s" in text
+    assert "184 GiB at 8.00 TB/s" in text
     assert "900 GB/s (18 × 50.0 GB/s)" in text
     assert "note" in text
     assert text.count("https://") >= 4

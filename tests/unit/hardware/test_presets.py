@@ -17,25 +17,26 @@ from foretrace.hardware.reader import DTYPES
 GIB = 2**30
 EVERYTHING = [(kind, name) for kind in KINDS for name in names(kind)]
 
-# Name, memory GiB, memory GB/s, dense bf16 and fp8 TFLOP/s, links, GB/s of all links both ways, watts; see `sources`.
+# Name, memory in GiB as the driver reports it, memory GB/s, dense bf16 and fp8 TFLOP/s, links, GB/s of all links both
+# ways, watts; see `sources`.
 DATASHEETS = [
-    ("a100-40g-sxm", 40, 1555, 312, None, 12, 600, 400),
-    ("a100-80g-sxm", 80, 2039, 312, None, 12, 600, 400),
-    ("a100-40g-pcie", 40, 1555, 312, None, 12, 600, 250),
-    ("a100-80g-pcie", 80, 1935, 312, None, 12, 600, 300),
-    ("a800-80g-sxm", 80, 2039, 312, None, 8, 400, 400),
-    ("h100-sxm", 80, 3350, 989.4, 1978.9, 18, 900, 700),
-    ("h100-96g-500w", 96, 2400, 989.4, 1978.9, 18, 900, 500),
-    ("h100-pcie", 80, 2000, 756, 1513, 12, 600, 350),
-    ("h100-nvl", 94, 3900, 835.5, 1670.5, 12, 600, 400),
-    ("h800-sxm", 80, 3350, 989.4, 1978.9, 8, 400, 700),
-    ("h20", 96, 4000, 148, 296, 18, 900, 400),
-    ("h200-sxm", 141, 4800, 989.4, 1978.9, 18, 900, 700),
-    ("b200", 180, 7700, 2250, 4500, 18, 1800, 1000),
-    ("gb200", 186, 8000, 2500, 5000, 18, 1800, 1200),
-    ("b300", 270, 7700, 2250, 4500, 18, 1800, 1100),
-    ("gb300", 279, 8000, 2500, 5000, 18, 1800, 1400),
-    ("mi300x", 192, 5300, 1307.4, 2614.9, 7, 896, 750),
+    ("a100-40g-sxm", 39.39, 1555, 312, None, 12, 600, 400),
+    ("a100-80g-sxm", 79.15, 2039, 312, None, 12, 600, 400),
+    ("a100-40g-pcie", 39.39, 1555, 312, None, 12, 600, 250),
+    ("a100-80g-pcie", 79.15, 1935, 312, None, 12, 600, 300),
+    ("a800-80g-sxm", 79.33, 2039, 312, None, 8, 400, 400),
+    ("h100-sxm", 79.11, 3350, 989.4, 1978.9, 18, 900, 700),
+    ("h100-96g-500w", 94.99, 2400, 989.4, 1978.9, 18, 900, 500),
+    ("h100-pcie", 79.11, 2000, 756, 1513, 12, 600, 350),
+    ("h100-nvl", 93, 3900, 835.5, 1670.5, 12, 600, 400),
+    ("h800-sxm", 79.11, 3350, 989.4, 1978.9, 8, 400, 700),
+    ("h20", 95, 4000, 148, 296, 18, 900, 400),
+    ("h200-sxm", 139.8, 4800, 989.4, 1978.9, 18, 900, 700),
+    ("b200", 178.35, 7700, 2250, 4500, 18, 1800, 1000),
+    ("gb200", 184.31, 8000, 2500, 5000, 18, 1800, 1200),
+    ("b300", 267.69, 7700, 2250, 4500, 18, 1800, 1100),
+    ("gb300", 276.5, 8000, 2500, 5000, 18, 1800, 1400),
+    ("mi300x", 191.98, 5300, 1307.4, 2614.9, 7, 896, 750),
 ]
 
 
@@ -51,7 +52,7 @@ def test_figures_of_the_datasheets(
     watts: float,
 ) -> None:
     gpu = presets.gpu(name)
-    assert gpu.memory_bytes == memory * GIB
+    assert gpu.memory_bytes == round(memory * GIB)
     assert gpu.memory_bytes_per_s == memory_rate * 1e9
     assert gpu.peak_flops["bf16"] == bf16 * 1e12
     assert gpu.peak_flops.get("fp8") == (fp8 and fp8 * 1e12)
@@ -62,6 +63,14 @@ def test_figures_of_the_datasheets(
 
 def test_every_gpu_is_among_the_datasheets() -> None:
     assert {row[0] for row in DATASHEETS} == set(names("gpu"))
+
+
+@pytest.mark.parametrize("name", names("gpu"))
+def test_a_driver_keeps_a_little_of_the_memory_that_is_sold(name: str) -> None:
+    gpu = presets.gpu(name)
+    sold = re.search(r"(\d+) GB", gpu.title)
+    assert sold is not None
+    assert 0.98 < gpu.memory_bytes / (int(sold[1]) * GIB) < 1
 
 
 def test_a_rack_is_what_its_page_says() -> None:

@@ -63,7 +63,7 @@ def test_a_scenario_holds_on_both_sides() -> None:
 
 
 def test_changes_are_tried_on_the_machine_of_the_scenario() -> None:
-    plan = Plan(gpus=8, gbs=8, mbs=1)  # does not fit 80 GiB
+    plan = Plan(gpus=8, gbs=8, mbs=1)  # does not fit 79.1 GiB
     _, answer = tried(plan, scenario=Scenario(what_if={"memory": "400GiB"}))
     assert answer.remedies
     _, answer = tried(plan, scenario=Scenario(what_if={"gpu": "b200"}))
