@@ -156,10 +156,10 @@ def by_row(validations: dict[str, Validation], source: str) -> Table:
     lines = []
     for name in HELD[1:]:
         for row in validations[name].rows:
-            compared = {"step": row.step, **row.parts} | ({} if row.memory is None else {"memory": row.memory})
-            lines.append(
-                [f"{Path(name).stem}: {row.id}", *(signed(compared[quantity].error) for quantity in QUANTITIES)]
-            )
+            compared = {"step": row.step, **row.parts, "memory": row.memory, **row.more_memory}
+            errors = (compared.get(quantity) for quantity in QUANTITIES)
+            cells = (signed(None if error is None else error.error) for error in errors)
+            lines.append([f"{Path(name).stem}: {row.id}", *cells])
     return Table(f"Steps on one H200, {source}", ["row", *QUANTITIES], lines)
 
 
@@ -255,7 +255,12 @@ def aims(validation: Validation, runs: TrainingRuns, recorded: dict[str, dict[st
             lines.append(aim(f"{name}, memory", MEMORY_BOUNDS.get(name, MEMORY_BOUND), group.memory_mape))
     for name in HELD[1:]:
         bounds = {quantity: MEMORY_BOUND if quantity == "memory" else PART_BOUND for quantity in QUANTITIES}
-        lines += [aim(f"{name}, {quantity}", bound, recorded[name][quantity]) for quantity, bound in bounds.items()]
+        errors = {quantity: recorded[name].get(quantity) for quantity in bounds}
+        lines += [
+            aim(f"{name}, {quantity}", bounds[quantity], error)
+            for quantity, error in errors.items()
+            if error is not None
+        ]
     low, high = COVERAGE_BOUNDS
     if whole.coverage is not None and whole.half_width is not None:
         off = max(low - whole.coverage, whole.coverage - high, 0.0)
@@ -281,6 +286,7 @@ def null_model(runs: TrainingRuns) -> dict[str, float]:
         config = run.config
         flops = (config.gbs or 0) * model_flops(job_of(config).model, config.seq_len or 0) / config.gpus
         group_rates = rates.setdefault((config.family, config.gpu, config.dtype), {})
+        assert run.measurement.step_s is not None
         group_rates[config.id] = published[config.id] or flops / run.measurement.step_s
     return {
         name: rate / median(group_rates.values()) - 1
@@ -299,9 +305,9 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def signed(share: float) -> str:
+def signed(share: float | None) -> str:
     """The same with its sign."""
-    return f"{100 * share:+.1f} %".replace("-", "−")
+    return "" if share is None else f"{100 * share:+.1f} %".replace("-", "−")
 
 
 if __name__ == "__main__":

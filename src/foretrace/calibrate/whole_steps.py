@@ -81,6 +81,9 @@ def _rows_of(path: Path, calibration: Calibration) -> tuple[list[_Row], list[Dia
     left_out = [f"{row.id}: {row.why}" for row in runs.skipped]
     rows: list[_Row] = []
     for run in runs.runs:
+        if run.measurement.step_s is None:
+            left_out.append(f"{run.config.id}: no step time was measured")
+            continue
         try:
             job = job_of(run.config)
             predicted = _step_s(job, calibration)

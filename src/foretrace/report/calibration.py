@@ -224,7 +224,7 @@ def print_before_after(validation: CalibratedValidation, stream: TextIO | None =
     for row in validation.rows:
         cells = [row.after.id + (" *" if row.own else "")]
         cells += [_both(row.before.parts, row.after.parts, name) for name in names]
-        rows.append([*cells, f"{signed_error(row.before.error)} → {signed_error(row.after.error)}"])
+        rows.append([*cells, _pair_of_errors(row.before.error, row.after.error)])
     means = validation.mean_errors()
     last = [f"mean absolute, {len(validation.counted)} rows"]
     last += [_pair(means.get(name)) for name in names]
@@ -236,10 +236,14 @@ def print_before_after(validation: CalibratedValidation, stream: TextIO | None =
     show(Screen.of(stream or sys.stdout), lines)
 
 
+def _pair_of_errors(before: float | None, after: float | None) -> str:
+    return "" if before is None or after is None else f"{signed_error(before)} → {signed_error(after)}"
+
+
 def _both(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
     if name not in before or name not in after:
         return ""
-    return f"{signed_error(before[name].error)} → {signed_error(after[name].error)}"
+    return _pair_of_errors(before[name].error, after[name].error)
 
 
 def _pair(pair: tuple[float, float] | None) -> str:

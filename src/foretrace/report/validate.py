@@ -14,7 +14,17 @@ from foretrace.report.plots.scatter import Point, groups_of, letters, scatter_sv
 from foretrace.report.svg import STYLES
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.validate.results import ResultGroup, RowResult, Validation, by_axis, by_family, by_gpu, group_of
+from foretrace.validate.results import (
+    Compared,
+    ResultGroup,
+    RowResult,
+    Validation,
+    by_axis,
+    by_family,
+    by_gpu,
+    group_of,
+)
+from foretrace.validate.training_runs import MEMORY_KINDS, MemoryKind
 
 VALIDATION_SCHEMA = "foretrace.validation/1"
 MAX_ROWS = 8
@@ -32,11 +42,17 @@ class TimesRecord:
 
 @dataclass(frozen=True, slots=True)
 class PeaksRecord:
-    """Measured and predicted peak memory; `error` is a share of what was measured."""
+    """Measured and predicted peak memory, and what it counts; `error` is a share of what was measured."""
 
+    kind: MemoryKind
     measured_bytes: float
     predicted_bytes: float
     error: float
+
+    @classmethod
+    def of(cls, kind: MemoryKind, memory: Compared) -> PeaksRecord:
+        """Reads a peak."""
+        return cls(kind, memory.measured, memory.predicted, memory.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +64,13 @@ class RowRecord:
     grade: str
     gpu: str
     axes: tuple[str, ...]
-    measured_s: float
-    predicted_s: float
-    error: float
+    measured_s: float | None
+    predicted_s: float | None
+    error: float | None
     band_s: tuple[float, float] | None
     in_band: bool | None
     memory: PeaksRecord | None
+    more_memory: list[PeaksRecord]
     fits: bool
     parts: dict[str, TimesRecord]
     reason: str
@@ -62,14 +79,15 @@ class RowRecord:
     @classmethod
     def of(cls, row: RowResult) -> RowRecord:
         """Reads a row."""
-        memory = row.memory
+        memory, step = row.memory, row.step
         return read_record(
             cls,
             row,
-            measured_s=row.step.measured,
-            predicted_s=row.step.predicted,
+            measured_s=None if step is None else step.measured,
+            predicted_s=None if step is None else step.predicted,
             in_band=row.inside,
-            memory=None if memory is None else PeaksRecord(memory.measured, memory.predicted, memory.error),
+            memory=None if memory is None else PeaksRecord.of(row.memory_kind, memory),
+            more_memory=[PeaksRecord.of(kind, peak) for kind, peak in row.more_memory.items()],
             parts={name: TimesRecord(part.measured, part.predicted, part.error) for name, part in row.parts.items()},
         )
 
@@ -137,14 +155,18 @@ def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[ResultGroup, ...
 
 def points_of(validation: Validation) -> list[Point]:
     """Returns the rows as points of a plot."""
-    return [Point(row.id, row.family, row.step.measured, row.step.predicted, row.band_s) for row in validation.rows]
+    return [
+        Point(row.id, row.family, row.step.measured, row.step.predicted, row.band_s)
+        for row in validation.rows
+        if row.step is not None
+    ]
 
 
 def validation_svg(validation: Validation) -> str:
     """Draws measured against predicted as SVG, with a colour per family."""
-    whole = group_of("all", validation.rows) if validation.rows else None
-    error = "" if whole is None else f", mean error {100 * whole.mape:.1f} %"
-    return scatter_svg(points_of(validation), f"{len(validation.rows)} measured steps{error}")
+    mape = group_of("all", validation.rows).mape if validation.rows else None
+    error = "" if mape is None else f", mean error {100 * mape:.1f} %"
+    return scatter_svg(points_of(validation), f"{len(validation.timed)} measured steps{error}")
 
 
 def print_validation(validation: Validation, stream: TextIO | None = None) -> None:
@@ -154,7 +176,8 @@ def print_validation(validation: Validation, stream: TextIO | None = None) -> No
     for grade in validation.grades:
         lines += [*_headline(validation, grade), [], *_groups(validation.graded(grade)), []]
     if validation.rows:
-        lines += [*_scatter(validation, screen), *_parts(validation.rows), *_worst(validation)]
+        lines += [*_scatter(validation, screen), *_parts(validation.rows), *_memory(validation.rows)]
+        lines += _worst(validation)
     else:
         lines += [[("  no row could be predicted", "bold")]]
     show(screen, [*lines, *_skipped(validation)])
@@ -163,13 +186,13 @@ def print_validation(validation: Validation, stream: TextIO | None = None) -> No
 def _headline(validation: Validation, grade: str) -> list[list[Span]]:
     rows = validation.graded(grade)
     whole, families = group_of("all", rows), validation.mean_of_families(grade)
-    assert families is not None
     start = f"  Grade {grade}   "
-    facts = f" mean absolute error of {whole.rows} rows, bias {signed_error(whole.bias)}; "
-    lines: list[list[Span]] = [
-        [(start, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]
-    ]
-    lines[0].append((" mean over families", ""))
+    lines: list[list[Span]] = [[(start, ""), (f"no step time of {whole.rows} rows was measured", "")]]
+    if whole.mape is not None and whole.bias is not None and families is not None:
+        timed = sum(row.step is not None for row in rows)
+        facts = f" mean absolute error of {timed} rows, bias {signed_error(whole.bias)}; "
+        lines = [[(start, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]]
+        lines[0].append((" mean over families", ""))
     more = []
     if whole.coverage is not None and whole.half_width is not None:
         width = format_percent(whole.half_width)
@@ -189,9 +212,9 @@ def _groups(rows: Sequence[RowResult]) -> list[list[Span]]:
 def _cells(group: ResultGroup) -> list[str]:
     return [
         str(group.rows),
-        format_percent(group.mape),
-        signed_error(group.bias),
-        signed_error(group.worst),
+        "" if group.mape is None else format_percent(group.mape),
+        "" if group.bias is None else signed_error(group.bias),
+        "" if group.worst is None else signed_error(group.worst),
         "" if group.coverage is None else format_percent(group.coverage),
         "" if group.memory_mape is None else format_percent(group.memory_mape),
     ]
@@ -199,9 +222,9 @@ def _cells(group: ResultGroup) -> list[str]:
 
 def _scatter(validation: Validation, screen: Screen) -> list[list[Span]]:
     """Returns the plot; nothing on a pipe, where its lines would break `cut`."""
-    if not screen.rich:
-        return []
     points = points_of(validation)
+    if not screen.rich or not points:
+        return []
     names = groups_of(points)
     lines: list[list[Span]] = [[("  predicted (up) against measured", "bold"), (", both logarithmic", "")]]
     styles = {chr(ord("a") + number % 26): STYLES[number % len(STYLES)] for number in range(len(names))}
@@ -222,15 +245,30 @@ def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
     for row in timed:
         memory = "" if row.memory is None else signed_error(row.memory.error)
         errors = (signed_error(row.parts[name].error) if name in row.parts else "" for name in names)
-        cells.append([row.id, *errors, signed_error(row.error), memory])
+        cells.append([row.id, *errors, "" if row.error is None else signed_error(row.error), memory])
     return [*table(["error by part", *names, "step", "memory"], cells), []]
+
+
+def _memory(rows: Sequence[RowResult]) -> list[list[Span]]:
+    """Returns the errors of each kind of memory, where several were measured or nothing else was."""
+    chosen = [row for row in rows if row.more_memory or row.step is None]
+    if not chosen:
+        return []
+    cells = []
+    for row in chosen:
+        peaks = {**({} if row.memory is None else {row.memory_kind: row.memory}), **row.more_memory}
+        cells.append([row.id, *(signed_error(peaks[kind].error) if kind in peaks else "" for kind in MEMORY_KINDS)])
+    return [*table(["error of memory", *MEMORY_KINDS], cells), []]
 
 
 def _worst(validation: Validation) -> list[list[Span]]:
     cells = [
-        [row.id, format_time(row.step.measured), format_time(row.step.predicted), signed_error(row.error), row.reason]
+        [row.id, format_time(step.measured), format_time(step.predicted), signed_error(step.error), row.reason]
         for row in validation.worst[:MAX_ROWS]
+        if (step := row.step) is not None
     ]
+    if not cells:
+        return []
     width = max(len(row[-1]) for row in cells)
     cells = [[*row[:-1], f"{row[-1]:<{width}}"] for row in cells]
     return table(["furthest off", "measured", "predicted", "error", f"{'rests on':<{width}}"], cells)

@@ -52,7 +52,8 @@ class CalibratedValidation:
         """Returns mean absolute errors before and after over counted rows, of the step and of each measured part."""
         errors: dict[str, list[tuple[float, float]]] = {}
         for row in self.counted:
-            errors.setdefault("step", []).append((abs(row.before.error), abs(row.after.error)))
+            if row.before.error is not None and row.after.error is not None:
+                errors.setdefault("step", []).append((abs(row.before.error), abs(row.after.error)))
             for name, part in row.before.parts.items():
                 if name in row.after.parts:
                     errors.setdefault(name, []).append((abs(part.error), abs(row.after.parts[name].error)))

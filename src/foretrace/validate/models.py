@@ -90,6 +90,17 @@ def _vocab(config: RunConfig) -> tuple[int, tuple[str, ...]]:
     return vocab, (f"vocabulary of {vocab:,} by the model's name",)
 
 
+def _latent(config: RunConfig) -> LatentAttention:
+    return LatentAttention(
+        _needed(config, "heads"),
+        config.q_lora_rank,
+        _needed(config, "kv_lora_rank"),
+        nope_dim=_needed(config, "nope_dim"),
+        rope_dim=_needed(config, "rope_dim"),
+        v_dim=_needed(config, "v_dim"),
+    )
+
+
 def _attention(config: RunConfig, bias: bool, rope: bool) -> SelfAttention:
     heads, hidden = _needed(config, "heads"), _needed(config, "hidden")
     if config.head_dim is None and hidden % heads:
@@ -105,7 +116,14 @@ def _styled(config: RunConfig) -> Model:
     """
     gpt = config.style == "gpt"
     mlp = Mlp(_needed(config, "ffn"), gated=not gpt, activation="gelu" if gpt else "silu", bias=gpt)
-    layer = Layer(_attention(config, bias=gpt, rope=not gpt), mlp)
+    feed_forward: Mlp | Experts = mlp
+    if config.experts is not None:
+        shared = None if config.shared_ffn is None else replace(mlp, ffn=config.shared_ffn)
+        expert = replace(mlp, ffn=config.expert_ffn or mlp.ffn)
+        feed_forward = Experts(config.experts, _needed(config, "topk"), expert, shared)
+    latent = config.kv_lora_rank is not None
+    attention = _latent(config) if latent else _attention(config, bias=gpt, rope=not gpt)
+    layer = Layer(attention, feed_forward)
     return Model(
         name=config.model,
         hidden=_needed(config, "hidden"),

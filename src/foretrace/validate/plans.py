@@ -73,7 +73,10 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         tp_overlap=_tp_overlap(config, words),
         moe_overlap="moe_a2a_overlap=true" in words,
         cuda_graphs=_cuda_graphs(words),
-        offload_layers=int(offloaded[1]) if offloaded else 0,
+        grad_dtype=config.grad_dtype,
+        master_dtype=config.master_dtype,
+        moment_dtype=config.moment_dtype,
+        offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
         dispatcher=_dispatcher(words),
     )

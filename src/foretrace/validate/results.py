@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
 
-from foretrace.validate.training_runs import SkippedRun
+from foretrace.validate.training_runs import MemoryKind, SkippedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,9 @@ class Compared:
 class RowResult:
     """A predicted row.
 
-    `parts` are forward, backward and optimizer in seconds, if they were measured apart; `reason` says what the
-    prediction depends on most.
+    `step` is None where memory alone was measured. `memory` counts what `memory_kind` says on both sides, and
+    `more_memory` holds the other kinds that were measured. `parts` are forward, backward and optimizer in seconds, if
+    they were measured apart; `reason` says what the prediction depends on most.
     """
 
     id: str
@@ -35,34 +36,41 @@ class RowResult:
     grade: str
     gpu: str
     axes: tuple[str, ...]
-    step: Compared
+    step: Compared | None
     band_s: tuple[float, float] | None
     memory: Compared | None
     parts: dict[str, Compared]
     fits: bool
     reason: str
     notes: tuple[str, ...]
+    memory_kind: MemoryKind = "allocated"
+    more_memory: dict[MemoryKind, Compared] = field(default_factory=dict)
 
     @property
-    def error(self) -> float:
-        """The signed error of the step time."""
-        return self.step.error
+    def error(self) -> float | None:
+        """The signed error of the step time; None where it was not measured."""
+        return None if self.step is None else self.step.error
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measurement lies in the band; None where there is no band."""
-        return None if self.band_s is None else self.band_s[0] <= self.step.measured <= self.band_s[1]
+        """Whether the measurement lies in the band; None where there is no band or no step time."""
+        if self.band_s is None or self.step is None:
+            return None
+        return self.band_s[0] <= self.step.measured <= self.band_s[1]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultGroup:
-    """Rows with something in common and their errors of step time, as shares: mean absolute, mean signed, largest."""
+    """Rows with something in common and their errors of step time, as shares: mean absolute, mean signed, largest.
+
+    Errors are None where no row has a step time. `rows` counts those without one too.
+    """
 
     name: str
     rows: int
-    mape: float
-    bias: float
-    worst: float
+    mape: float | None
+    bias: float | None
+    worst: float | None
     coverage: float | None
     """The share of rows whose measurement lies in their band."""
     half_width: float | None
@@ -96,9 +104,9 @@ class Validation:
         return next(iter(self.grades), None)
 
     def mean_of_families(self, grade: str) -> float | None:
-        """The mean over families of each one's mean absolute error; None where no row has that grade."""
-        groups = by_family(self.graded(grade))
-        return mean(group.mape for group in groups) if groups else None
+        """The mean over families of each one's mean absolute error; None where no row of that grade has a time."""
+        errors = [group.mape for group in by_family(self.graded(grade)) if group.mape is not None]
+        return mean(errors) if errors else None
 
     @property
     def not_fitting(self) -> tuple[RowResult, ...]:
@@ -107,22 +115,32 @@ class Validation:
 
     @property
     def worst(self) -> tuple[RowResult, ...]:
-        """The rows, furthest off first."""
-        return tuple(sorted(self.rows, key=lambda row: -abs(row.error)))
+        """The rows with a step time, furthest off first."""
+        return tuple(sorted(self.timed, key=lambda row: -abs(row.error or 0.0)))
+
+    @property
+    def timed(self) -> tuple[RowResult, ...]:
+        """The rows with a step time."""
+        return tuple(row for row in self.rows if row.step is not None)
 
 
 def group_of(name: str, rows: Iterable[RowResult]) -> ResultGroup:
     """The errors of rows together; there is at least one."""
     rows = tuple(rows)
     inside = [row.inside for row in rows if row.inside is not None]
-    widths = [(row.band_s[1] - row.band_s[0]) / 2 / row.step.predicted for row in rows if row.band_s is not None]
+    errors = [row.error for row in rows if row.error is not None]
+    widths = [
+        (row.band_s[1] - row.band_s[0]) / 2 / row.step.predicted
+        for row in rows
+        if row.band_s is not None and row.step is not None
+    ]
     memory = [abs(row.memory.error) for row in rows if row.memory is not None]
     return ResultGroup(
         name=name,
         rows=len(rows),
-        mape=mean(abs(row.error) for row in rows),
-        bias=mean(row.error for row in rows),
-        worst=max((row.error for row in rows), key=abs),
+        mape=mean(map(abs, errors)) if errors else None,
+        bias=mean(errors) if errors else None,
+        worst=max(errors, key=abs, default=None),
         coverage=mean(inside) if inside else None,
         half_width=median(widths) if widths else None,
         memory_mape=mean(memory) if memory else None,
@@ -131,14 +149,17 @@ def group_of(name: str, rows: Iterable[RowResult]) -> ResultGroup:
 
 
 def errors_by_quantity(rows: Iterable[RowResult]) -> dict[str, float]:
-    """The mean absolute error of the step, of its parts and of peak memory, of those that were measured."""
+    """The mean absolute error of the step, of its parts and of peak memory, of those that were measured.
+
+    `memory` is the peak that a source gives first; `reserved` and `used` are those that it gives next to that.
+    """
     errors_of: dict[str, list[float]] = {}
     for row in rows:
-        measured = {"step": row.step, **row.parts}
-        if row.memory is not None:
-            measured["memory"] = row.memory
+        measured: dict[str, Compared | None] = {"step": row.step, "memory": row.memory}
+        measured |= {**row.parts, **{str(kind): peak for kind, peak in row.more_memory.items()}}
         for name, compared in measured.items():
-            errors_of.setdefault(name, []).append(abs(compared.error))
+            if compared is not None:
+                errors_of.setdefault(name, []).append(abs(compared.error))
     return {name: mean(errors) for name, errors in errors_of.items()}
 
 

@@ -11,10 +11,11 @@ import io
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.files import read_whole
+from foretrace.workload.plan import OPEN_WORDS, GradDtype, MasterDtype, MomentDtype
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,25 @@ _MAX_LAYERS: Final = 10_000
 _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 """Between these, in whatever unit, lies everything that was ever measured of a step."""
 GIB: Final = 1 << 30
+
+MemoryKind = Literal["allocated", "reserved", "used"]
+"""What a figure of memory counts: tensors (`max_memory_allocated`), what the caching allocator reserves for them
+(`max_memory_reserved`), or all that the process holds on the GPU (nvidia-smi)."""
+MEMORY_KINDS: Final[tuple[MemoryKind, ...]] = ("allocated", "reserved", "used")
+_FAMILY_MEMORY: Final[dict[str, MemoryKind]] = {"torchtitan": "reserved"}
+"""What the memory of a family counts, where that is not what is allocated. torchtitan prints `reserved_bytes.all.peak`
+(torchtitan/components/metrics.py, DeviceMemoryMonitor); SimuMax's runs give Megatron's `max allocated`."""
+
+_JSON_CONFIG: Final = (
+    *("name", "family", "grade", "gpu", "layers", "hidden", "ffn", "heads", "kv", "head_dim", "vocab", "seq", "mbs"),
+    *("style", "compile", "tp", "dtype", "param_dtype", "grad_dtype", "master_dtype", "moment_dtype", "recompute"),
+    *("recompute_modules", "offload_layers", "experts", "topk", "expert_ffn", "shared_ffn"),
+    *("q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim"),
+)
+_JSON_MEASURED: Final = ("step_ms", "fwd_ms", "bwd_ms", "opt_ms", "peak_gb", "reserved_gb", "used_gb")
+_JSON_ABOUT: Final = ("ok", "error", "params", "step_s", "requested_gb", "context_gb", "outside_gb")
+"""Fields that our scripts write for a reader, which nothing is predicted from or compared with. `step_s` includes the
+first steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +100,44 @@ class RunConfig:
     style: str = ""
     compiled: bool | None = None
     share: int = 1
+    expert_ffn: int | None = None
+    shared_ffn: int | None = None
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    nope_dim: int | None = None
+    rope_dim: int | None = None
+    v_dim: int | None = None
+    offload_layers: int = 0
+    grad_dtype: GradDtype | None = None
+    master_dtype: MasterDtype | None = None
+    moment_dtype: MomentDtype | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunMeasurement:
-    """The measurement of a run in seconds and bytes; parts of the step and memory if the source has them."""
+    """The measurement of a run in seconds and bytes: what the source has of the step, its parts and peak memory.
 
-    step_s: float
+    There is a step time or a peak. `peak_bytes` counts what `memory_kind` says; `reserved_bytes` and `used_bytes` are
+    known where a source measured several kinds.
+    """
+
+    step_s: float | None
     derived: bool = False
     """Whether the step time follows from a rate the source reports."""
     forward_s: float | None = None
     backward_s: float | None = None
     optimizer_s: float | None = None
     peak_bytes: float | None = None
+    memory_kind: MemoryKind = "allocated"
+    reserved_bytes: float | None = None
+    used_bytes: float | None = None
+
+    @property
+    def memory_bytes(self) -> dict[MemoryKind, float]:
+        """The peaks that were measured, by what they count."""
+        peaks: dict[MemoryKind, float | None] = {"reserved": self.reserved_bytes, "used": self.used_bytes}
+        peaks |= {self.memory_kind: self.peak_bytes}
+        return {kind: peak for kind in MEMORY_KINDS if (peak := peaks.get(kind)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +275,21 @@ def _csv_measurement(row: dict[str, str]) -> RunMeasurement:
     step = reported if reported is not None else derived
     if step is None:
         raise _UnusableError("no step time was measured")
-    memory = _positive(row, "memory_gb")  # GiB, whatever the column is called
-    return RunMeasurement(step, reported is None, peak_bytes=None if memory is None else memory * GIB)
+    return RunMeasurement(step, reported is None, peak_bytes=_gib(row, "memory_gb"), memory_kind=_memory_kind(row))
+
+
+def _memory_kind(row: dict[str, str]) -> MemoryKind:
+    """Returns what the memory of a row counts: as its column says, or as its family is known to."""
+    word = row.get("memory_kind", "").lower()
+    if word not in ("", *MEMORY_KINDS):
+        raise _UnusableError(f'memory_kind is "{word}", expected one of {", ".join(MEMORY_KINDS)}')
+    family = row.get("family", "").lower()
+    known = next((kind for start, kind in _FAMILY_MEMORY.items() if family.startswith(start)), MEMORY_KINDS[0])
+    return next((kind for kind in MEMORY_KINDS if kind == word), known)
 
 
 def _read_json_lines(text: str, name: str) -> TrainingRuns:
-    runs, skipped = list[TrainingRun](), list[SkippedRun]()
+    runs, skipped, unknown = list[TrainingRun](), list[SkippedRun](), dict[str, None]()
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{name}:{number}"
         if not line.strip():
@@ -250,11 +304,13 @@ def _read_json_lines(text: str, name: str) -> TrainingRuns:
             raise InputError("bad-value", "expected an object", where=where, hint='{"name": …, "step_ms": …}')
         # Which run of the same name it is, its line tells.
         called = f"{row.get('name') or 'run'}#{number}"
+        unknown |= dict.fromkeys(set(row) - {*_JSON_CONFIG, *_JSON_MEASURED, *_JSON_ABOUT})
         try:
             runs.append(TrainingRun(_json_config(row, called, where), _json_measurement(row)))
         except _UnusableError as problem:
             skipped.append(SkippedRun(called, where, str(problem), str(row.get("family", "single-gpu"))))
-    return TrainingRuns(tuple(runs), tuple(skipped))
+    notes = (f"fields that are not read: {', '.join(sorted(unknown))}",) if unknown else ()
+    return TrainingRuns(tuple(runs), tuple(skipped), notes)
 
 
 def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
@@ -284,22 +340,69 @@ def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
         mbs=_whole(row, "mbs"),
         gbs=_whole(row, "mbs"),
         head_dim=_whole(row, "head_dim"),
-        dtype=str(row.get("dtype", "bf16")),
-        recompute=str(row.get("recompute", "none")),
+        experts=_whole(row, "experts"),
+        topk=_whole(row, "topk"),
+        dtype=_json_dtype(row),
+        recompute=_json_recompute(row),
         style=style,
         compiled=compiled,
         share=_whole(row, "tp") or 1,
+        expert_ffn=_whole(row, "expert_ffn"),
+        shared_ffn=_whole(row, "shared_ffn"),
+        q_lora_rank=_whole(row, "q_lora_rank"),
+        kv_lora_rank=_whole(row, "kv_lora_rank"),
+        nope_dim=_whole(row, "nope_dim"),
+        rope_dim=_whole(row, "rope_dim"),
+        v_dim=_whole(row, "v_dim"),
+        offload_layers=_whole(row, "offload_layers", least=0) or 0,
+        grad_dtype=cast(GradDtype | None, _word(row, "grad_dtype")),
+        master_dtype=cast(MasterDtype | None, _word(row, "master_dtype")),
+        moment_dtype=cast(MomentDtype | None, _word(row, "moment_dtype")),
     )
 
 
+def _json_dtype(row: dict[str, Any]) -> str:
+    """Returns the dtype of a run: parameters and products are of the same, as `torch.set_default_dtype` makes them."""
+    parameters = row.get("param_dtype")
+    dtype = row.get("dtype", parameters or "bf16")
+    if parameters not in (None, "", dtype):
+        raise _UnusableError(f"parameters in {parameters} next to products in {dtype} are not modelled")
+    return str(dtype)
+
+
+def _json_recompute(row: dict[str, Any]) -> str:
+    """Returns what is recomputed as tables write it: `none`, `full` or `selective:mlp+core_attn`."""
+    modules, recompute = row.get("recompute_modules") or [], str(row.get("recompute", "none"))
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+        raise _UnusableError("recompute_modules must be a list of names")
+    if modules and recompute not in ("none", "selective"):
+        raise _UnusableError(f"recompute is {recompute}, which leaves no modules to recompute")
+    return f"selective:{'+'.join(modules)}" if modules else recompute
+
+
+def _word(row: dict[str, Any], name: str) -> str | None:
+    """Returns one of the few words of a field of plans; None where the row says nothing."""
+    word = row.get(name)
+    if word not in (None, *OPEN_WORDS[name]):
+        raise _UnusableError(f'{name} is "{word}", expected one of {", ".join(OPEN_WORDS[name])}')
+    return None if word is None else str(word)
+
+
 def _json_measurement(row: dict[str, Any]) -> RunMeasurement:
-    step = _positive(row, "step_ms")
-    if step is None:
+    step, peaks = _positive(row, "step_ms"), [_gib(row, f"{name}_gb") for name in ("peak", "reserved", "used")]
+    if step is None and not any(peaks):
         raise _UnusableError("no step time was measured")
     parts = [_positive(row, f"{part}_ms") for part in ("fwd", "bwd", "opt")]
     forward, backward, optimizer = (None if part is None else part / 1e3 for part in parts)
-    peak = _positive(row, "peak_gb")
-    return RunMeasurement(step / 1e3, False, forward, backward, optimizer, None if peak is None else peak * GIB)
+    return RunMeasurement(
+        None if step is None else step / 1e3, False, forward, backward, optimizer, peaks[0], "allocated", *peaks[1:]
+    )
+
+
+def _gib(row: dict[str, Any], name: str) -> float | None:
+    """Returns a size in bytes: GiB in tables, whatever columns are called."""
+    size = _positive(row, name)
+    return None if size is None else size * GIB
 
 
 def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:

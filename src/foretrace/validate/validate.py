@@ -12,12 +12,13 @@ from foretrace.basics.errors import ForetraceError
 from foretrace.cost.machine import Machine
 from foretrace.inputs.model.input import ModelInput
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.memory_fit import MemoryFit
 from foretrace.readings.answer.model_figures import StepParts
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate_input import simulate_input
 from foretrace.validate.results import Compared, RowResult, Validation
 from foretrace.validate.rows import job_of
-from foretrace.validate.training_runs import RunConfig, RunMeasurement, SkippedRun, TrainingRuns
+from foretrace.validate.training_runs import MemoryKind, RunConfig, RunMeasurement, SkippedRun, TrainingRuns
 
 if TYPE_CHECKING:
     from foretrace.workload.setting import Setting
@@ -41,7 +42,7 @@ class RowPrediction:
     step_s: float
     band_s: tuple[float, float] | None
     parts: StepParts
-    peak_bytes: int
+    memory_bytes: dict[MemoryKind, int]
     fits: bool
     reason: str
     notes: tuple[str, ...]
@@ -153,11 +154,22 @@ def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands:
         step_s=answer.step_time_s,
         band_s=answer.step_time_band_s,
         parts=answer.parts,
-        peak_bytes=memory.peak_bytes,
+        memory_bytes=memory_by_kind(memory),
         fits=memory.fits,
         reason=_reason(answer),
         notes=row.notes,
     )
+
+
+def memory_by_kind(memory: MemoryFit) -> dict[MemoryKind, int]:
+    """Returns the predicted peak of the worst rank in bytes, as each kind of measurement counts it."""
+    reserved = reserved_like_allocated(memory)
+    return {"allocated": memory.peak_bytes, "reserved": reserved, "used": reserved + memory.overhead_bytes}
+
+
+def reserved_like_allocated(memory: MemoryFit) -> int:
+    """Returns what the allocator reserves, taken as what is allocated: fragmentation is not predicted here."""
+    return memory.peak_bytes
 
 
 def _axes(setting: Setting) -> tuple[str, ...]:
@@ -193,18 +205,24 @@ def compare_row(config: RunConfig, answer: RowPrediction, measured: RunMeasureme
         )
         if measured_s is not None
     }
-    peak = measured.peak_bytes
+    memory = {
+        kind: Compared(peak, float(answer.memory_bytes[kind]))
+        for kind, peak in measured.memory_bytes.items()
+        if answer.memory_bytes[kind]
+    }
     return RowResult(
         id=config.id,
         family=config.family,
         grade=config.grade,
         gpu=answer.gpu,
         axes=answer.axes,
-        step=Compared(measured.step_s, answer.step_s),
+        step=None if measured.step_s is None else Compared(measured.step_s, answer.step_s),
         band_s=answer.band_s,
-        memory=Compared(peak, float(answer.peak_bytes)) if peak is not None and answer.peak_bytes else None,
+        memory=memory.pop(measured.memory_kind, None),
         parts=parts,
         fits=answer.fits,
         reason=answer.reason,
         notes=answer.notes,
+        memory_kind=measured.memory_kind,
+        more_memory=memory,
     )

@@ -92,6 +92,28 @@ def test_the_json(validation: Validation) -> None:
     assert len(result["skipped"]) == 5
 
 
+def test_memory_is_said_with_what_it_counts(validation: Validation) -> None:
+    peaks = {"memory_kind": "reserved", "more_memory": {"used": Compared(40e9, 50e9)}}
+    rows = (replace(validation.rows[0], step=None, band_s=None, parts={}, **peaks), *validation.rows[1:])
+    text = screen(replace(validation, rows=rows))
+    (line,) = (line.split() for line in text.splitlines() if line.startswith("  a#1"))
+    assert line == ["a#1", "+5.0", "%", "+25.0", "%"]
+    first, second, _ = validation_json(replace(validation, rows=rows))["rows"]
+    assert (first["measured_s"], first["predicted_s"], first["error"]) == (None, None, None)
+    assert (first["memory"]["kind"], second["memory"]["kind"]) == ("reserved", "allocated")
+    assert [(peak["kind"], peak["error"]) for peak in first["more_memory"]] == [("used", pytest.approx(0.25))]
+    assert second["more_memory"] == []
+
+
+def test_a_table_of_memory_alone(validation: Validation) -> None:
+    alone = replace(validation, rows=(replace(validation.rows[0], step=None, parts={}),))
+    assert "a#1" in screen(alone)
+    result = validation_json(alone)
+    assert (result["mape"], result["bias"], result["mean_of_families"]) == (None, None, None)
+    assert result["memory"] == {"mape": pytest.approx(0.05), "rows": 1}
+    assert "0 measured steps" in validation_svg(alone)
+
+
 def test_the_groups_of_the_json(validation: Validation) -> None:
     groups = validation_json(validation)["groups"]
     assert [(group["kind"], group["name"], group["grade"]) for group in groups] == [

@@ -63,6 +63,19 @@ def test_errors_by_what_was_measured() -> None:
     assert errors == {"step": pytest.approx(0.15), "memory": pytest.approx(0.1), "forward": pytest.approx(0.5)}
 
 
+def test_rows_without_a_step_time() -> None:
+    untimed = replace(ROWS[0], step=None, more_memory={"used": Compared(50.0, 60.0)})
+    assert (untimed.error, untimed.inside) == (None, None)
+    assert errors_by_quantity((untimed,)) == {"memory": pytest.approx(0.1), "used": pytest.approx(0.2)}
+    group = group_of("all", (untimed,))
+    assert (group.rows, group.mape, group.bias, group.worst, group.half_width) == (1, None, None, None, None)
+    assert group.memory_mape == pytest.approx(0.1)
+    both = Validation((untimed, ROWS[1]), ())
+    assert [row.id for row in both.worst] == ["b"]
+    assert group_of("all", both.rows).mape == both.mean_of_families("A") == pytest.approx(0.2)
+    assert Validation((untimed,), ()).mean_of_families("A") is None
+
+
 def test_the_grade_that_counts() -> None:
     assert Validation(ROWS, ()).best_grade == "A"
     assert Validation(ROWS[3:], ()).best_grade == "B"

@@ -99,6 +99,25 @@ class TestModel:
         assert parameters(job.model) == 906_307_584
         assert (job.plan.tp, job.plan.stack) == (1, "torch-eager")
 
+    def test_one_gpu_with_experts(self) -> None:
+        sizes = {"layers": 2, "hidden": 64, "ffn": 32, "heads": 4, "kv_heads": 4, "head_dim": 16, "vocab": 0}
+        mixture = {"experts": 8, "topk": 2, "expert_ffn": 48, "shared_ffn": 96}
+        job = job_of(row(model="moe", style="llama", compiled=False, gpus=1, gpu="H200", **sizes, **mixture))
+        experts = job.model.layers[0].feed_forward
+        assert isinstance(experts, Experts)
+        assert experts.shared is not None
+        assert (experts.count, experts.topk, experts.expert.ffn, experts.shared.ffn) == (8, 2, 48, 96)
+        attention, routed = 4 * 64 * 64, 8 * 3 * 64 * 48 + 3 * 64 * 96 + 8 * 64
+        assert parameters(job.model) == 2 * (attention + routed + 2 * 64)
+
+    def test_one_gpu_with_latent_attention(self) -> None:
+        sizes = {"layers": 2, "hidden": 64, "ffn": 32, "heads": 4, "kv_heads": 4, "head_dim": 16, "vocab": 0}
+        latent = {"q_lora_rank": 24, "kv_lora_rank": 16, "nope_dim": 8, "rope_dim": 4, "v_dim": 8}
+        job = job_of(row(model="mla", style="llama", compiled=False, gpus=1, gpu="H200", **sizes, **latent))
+        assert job.model.layers[0].attention == LatentAttention(4, 24, 16, 8, 4, 8)
+        down, up = 64 * 24 + 64 * (16 + 4), 24 * 4 * 12 + 16 * 4 * 16
+        assert parameters(job.model) == 2 * (down + up + 24 + 16 + 4 * 8 * 64 + 3 * 64 * 32 + 2 * 64)
+
     def test_a_model_nobody_knows(self) -> None:
         job = job_of(row(model="Heron-9B"))
         assert any("like Llama" in note for note in job.notes)
@@ -170,6 +189,18 @@ class TestPlan:
         assert job_of(row(notes="recipe X: cpu_offload_layers=20")).plan.offload_layers == 20
         assert job_of(row(notes="recipe X: cpu_offload_layers=None")).plan.offload_layers == 0
         assert job_of(row(overlap="no DP overlap")).plan.grad_overlap is False
+
+    def test_what_decides_memory_on_one_gpu(self) -> None:
+        dtypes = {"grad_dtype": "fp32", "master_dtype": "fp32", "moment_dtype": "bf16"}
+        plan = job_of(row(offload_layers=3, **dtypes)).plan
+        assert (plan.offload_layers, plan.grad_dtype, plan.master_dtype, plan.moment_dtype) == (
+            3,
+            "fp32",
+            "fp32",
+            "bf16",
+        )
+        assert job_of(row(dtype="fp32")).plan.precision == "fp32"
+        assert job_of(row(recompute="selective:mlp+core_attn")).plan.recompute == "selective"
 
     def test_recipes_overlap_tp_unless_they_say_otherwise(self) -> None:
         assert job_of(row(tp=4)).plan.tp_overlap

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.validate.training_runs import GIB, RunConfig, read_training_runs
+from foretrace.validate.training_runs import GIB, RunConfig, TrainingRun, read_training_runs
 from shared_files import shared
 
 HEAD = "id,model,layers,hidden,heads,gpu,gpus,mbs,sp,memory_gb,step_time_s,step_time_derived_s,complete,family"
@@ -31,7 +31,7 @@ def test_a_row(tmp_path: Path) -> None:
     assert run.config.where.endswith("runs.csv:2")
     assert run.measurement.step_s == 1.42
     assert not run.measurement.derived
-    assert run.measurement.peak_bytes == 70.5 * GIB
+    assert run.measurement.memory_bytes == {"allocated": 70.5 * GIB}
 
 
 def test_a_derived_time_counts_where_none_is_reported(tmp_path: Path) -> None:
@@ -138,9 +138,71 @@ def test_lines_of_json(tmp_path: Path) -> None:
     assert run.measurement.step_s == pytest.approx(0.005)
     assert run.measurement.forward_s == pytest.approx(0.0015)
     assert run.measurement.backward_s is None
-    assert run.measurement.peak_bytes == 2 * GIB
+    assert run.measurement.memory_bytes == {"allocated": 2 * GIB}
     assert [one.id for one in found.skipped] == ["x#2", "x#3", "x#4"]
     assert "out of memory" in found.skipped[0].why
+
+
+def test_memory_counts_what_its_family_or_its_column_says(tmp_path: Path) -> None:
+    titan = GOOD.replace("korthikanti", "torchtitan")
+    given = [GOOD, titan, GOOD.replace("korthikanti", "simumax-b200")]
+    kinds = [run.measurement.memory_kind for run in read_training_runs(write(tmp_path, HEAD, *given)).runs]
+    assert kinds == ["allocated", "reserved", "allocated"]
+    rows = (f"{titan},allocated", f"{GOOD},used", f"{titan},", f"{GOOD},free")
+    found = read_training_runs(write(tmp_path, f"{HEAD},memory_kind", *rows))
+    assert [run.measurement.memory_kind for run in found.runs] == ["allocated", "used", "reserved"]
+    assert len(found.skipped) == 1
+
+
+SIZES = '"name": "x", "seq": 8, "mbs": 2, "hidden": 16, "ffn": 64, "heads": 2, "layers": 3'
+
+
+def line_of(tmp_path: Path, fields: str) -> TrainingRun:
+    (run,) = read_training_runs(write(tmp_path, f"{{{SIZES}, {fields}}}", name="runs.jsonl")).runs
+    return run
+
+
+def test_memory_without_a_step_time(tmp_path: Path) -> None:
+    measured = line_of(tmp_path, '"peak_gb": 2, "reserved_gb": 3, "used_gb": 4').measurement
+    assert measured.step_s is None
+    assert measured.memory_bytes == {"allocated": 2 * GIB, "reserved": 3 * GIB, "used": 4 * GIB}
+    assert line_of(tmp_path, '"step_ms": 5, "reserved_gb": 3').measurement.memory_bytes == {"reserved": 3 * GIB}
+
+
+def test_lines_of_json_say_what_decides_memory(tmp_path: Path) -> None:
+    modules = '"recompute": "none", "recompute_modules": ["core_attn", "mlp"], "offload_layers": 2'
+    config = line_of(tmp_path, f'"peak_gb": 2, {modules}').config
+    assert (config.recompute, config.offload_layers) == ("selective:core_attn+mlp", 2)
+    dtypes = '"grad_dtype": "fp32", "master_dtype": "fp32", "moment_dtype": "bf16"'
+    config = line_of(tmp_path, f'"peak_gb": 2, {dtypes}').config
+    assert (config.grad_dtype, config.master_dtype, config.moment_dtype) == ("fp32", "fp32", "bf16")
+    assert line_of(tmp_path, '"peak_gb": 2, "param_dtype": "fp32"').config.dtype == "fp32"
+    assert line_of(tmp_path, '"peak_gb": 2').config.dtype == "bf16"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"recompute_modules": "mlp"',
+        '"recompute_modules": ["mlp"], "recompute": "full"',
+        '"grad_dtype": "fp4"',
+        '"param_dtype": "fp32", "dtype": "bf16"',
+        '"offload_layers": -1',
+        '"kv_lora_rank": "wide"',
+    ],
+)
+def test_lines_of_json_that_cannot_be_meant(tmp_path: Path, fields: str) -> None:
+    found = read_training_runs(write(tmp_path, f'{{{SIZES}, "peak_gb": 2, {fields}}}', name="runs.jsonl"))
+    assert not found.runs
+    assert len(found.skipped) == 1
+
+
+def test_fields_that_are_not_read_are_named_once(tmp_path: Path) -> None:
+    line = f'{{{SIZES}, "peak_gb": 2, "params": 5, "colour": "red"}}'
+    (note,) = read_training_runs(write(tmp_path, line, line, name="runs.jsonl")).notes
+    assert "colour" in note
+    assert "params" not in note
+    assert read_training_runs(write(tmp_path, f'{{{SIZES}, "peak_gb": 2}}', name="runs.jsonl")).notes == ()
 
 
 def test_a_configuration_holds_nothing_measured() -> None:
