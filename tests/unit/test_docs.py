@@ -211,10 +211,10 @@ class TestThePlansPage:
 
     def test_defaults_and_options_are_those_of_the_code(self) -> None:
         flags = {word.partition("/")[0] for option in INPUT_OPTIONS.values() for word in option.flag.split()}
-        stated = {"on": True, "off": False, "required": MISSING, "1 (balanced)": 1.0}
+        stated = {"on": True, "off": False, "required": MISSING, "1 (balanced)": 1.0, "empty": ()}
         defaults = {field.name: field.default for field in fields(Plan)}
         for names, options, given in self.ROWS:
-            assert set(re.findall(r"--[a-z-]+", options)) - {"--no-sp"} <= flags
+            assert set(re.findall(r"--[a-z0-9-]+", options)) - {"--no-sp"} <= flags
             texts = [text.strip("`") for text in given.split(", ")]
             fixed = [name for name in re.findall(r"`(\w+)`", names) if defaults[name] is not None]
             for name, text in zip(fixed, texts if len(texts) == len(fixed) else texts * len(fixed), strict=True):
