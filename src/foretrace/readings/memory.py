@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
-from foretrace.program.columns import Category, label
+from foretrace.program.columns import Category, Phase, label
 from foretrace.program.timeline import Timeline
 
 
@@ -47,6 +47,18 @@ class MemoryTrack:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class PeakPlace:
+    """The op that brings a rank class to its peak, and when in the step; `microbatch` and `layer` are -1 for none."""
+
+    op_name: str
+    phase: str
+    microbatch: int
+    chunk: int
+    layer: int
+    time_s: float
+
+
 def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
     """Returns the track of every rank class; none if the program does not state memory."""
     program = timeline.graph.program
@@ -78,6 +90,39 @@ def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnost
             )
             notes.setdefault(f"{role} assumed", Diagnostic("note", "assumed", text, f'role "{role}"'))
     return list(notes.values())
+
+
+def peak_place(timeline: Timeline, track: MemoryTrack) -> PeakPlace | None:
+    """Returns where in the schedule a rank class holds most.
+
+    None where that is at the beginning of the step, from ops of the step before, or where no op allocates.
+    """
+    moment = int(np.argmax(track.total_bytes))
+    graph, templates, period = timeline.graph, timeline.graph.program.templates, timeline.step_time_s
+    op, row = graph.ops.side_table(templates.memory_op)
+    first_op = graph.ops.start[int(graph.program.role_of[graph.classes.representative[track.rank_class]])]
+    enabled = graph.ops.column("enabled").astype(bool)[op] & (templates.memory_alloc_bytes[row] > 0)
+    first, last = graph.start[track.rank_class], graph.start[track.rank_class + 1]
+    enabled &= (op >= first_op) & (op - first_op < last - first)
+    op, row = op[enabled], row[enabled]
+    if moment == 0 or not len(op):
+        return None
+    start_s = timeline.start_s[op - first_op + first]
+    if graph.program.repeats and period > 0:
+        start_s = start_s - np.floor(start_s / (period * (1 + 1e-12))) * period
+    time_s = float(track.time_s[moment])
+    away = np.round(np.abs(start_s - time_s) / period * 1e12) if period > 0 else np.abs(start_s - time_s)
+    # Of ops that start together, the one that allocates most is named.
+    chosen = int(op[np.lexsort((-templates.memory_alloc_bytes[row], away))[0]])
+    columns = graph.ops
+    return PeakPlace(
+        graph.program.strings[int(columns.ints("name")[chosen])],
+        label(Phase(int(columns.ints("phase")[chosen]))),
+        int(columns.microbatch[chosen]),
+        int(columns.ints("chunk")[chosen]),
+        int(columns.ints("layer")[chosen]),
+        time_s,
+    )
 
 
 def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:

@@ -194,8 +194,8 @@ def _common(title: str, other: str) -> str:
 def _outcome(result: Sweep, point: Point, answer: Answer) -> Outcome:
     memory, peak = answer.memory, answer.peak_memory
     if memory is not None and not memory.fits:
-        needs = f"{format_bytes(memory.peak_bytes)} and {format_bytes(memory.overhead_bytes)} for CUDA and NCCL"
-        text = f"needs {needs} of {format_bytes(memory.capacity_bytes)}"
+        needs = format_bytes(memory.needed_band_bytes[0])
+        text = f"needs at least {needs} of {format_bytes(memory.capacity_bytes)}"
         error = SweepError(OUT_OF_MEMORY, text)
         return Outcome(point, answer.world_size, peak_memory_bytes=memory.peak_bytes, error=error)
     outcome = Outcome(

@@ -11,6 +11,7 @@ from foretrace.basics.units import format_bytes
 from foretrace.cost.machine import Machine
 from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.readings.scenario import Scenario
+from foretrace.simulation.outside_memory import outside_memory
 from foretrace.simulation.simulate import simulate_program
 from foretrace.step import build_step
 from foretrace.workload.settle import settle
@@ -41,11 +42,11 @@ def find_relief(setting: Setting, machine: Machine) -> Relief | None:
     alone = Machine(cluster, prices=machine.prices)
     for words, plan in _changes(setting, cluster):
         try:
-            program = build_step(step_spec(settle(setting.model, plan)))
-            answer = simulate_program(program, alone, Scenario(), explain=False)
+            changed = settle(setting.model, plan)
+            answer = simulate_program(build_step(step_spec(changed)), alone, Scenario(), explain=False)
         except ForetraceError:
             continue
-        memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
+        memory = memory_fit(answer, int(cluster.gpu.memory_bytes), outside_memory(changed, alone))
         if memory.fits:
             return Relief(words, plan, memory.peak_bytes)
     return None
@@ -62,9 +63,10 @@ def misfit(answer: Answer, relief: Relief | None) -> InfeasibleError:
     worst = memory.worst
     kinds = ", ".join(f"{name} {format_bytes(size)}" for name, size in worst.by_category.items())
     message = (
-        f"{answer.model.name} needs {format_bytes(worst.peak_bytes)} on {worst.role} ({kinds}) and about "
-        f"{format_bytes(memory.overhead_bytes)} for CUDA and NCCL, of {format_bytes(memory.capacity_bytes)} "
-        f"that {cluster.gpu.title if cluster is not None else 'a GPU'} has"
+        f"{answer.model.name} needs at least {format_bytes(memory.needed_band_bytes[0])} of the "
+        f"{format_bytes(memory.capacity_bytes)} that {cluster.gpu.title if cluster is not None else 'a GPU'} has: "
+        f"{format_bytes(worst.peak_bytes)} allocated on {worst.role} ({kinds}), and "
+        f"{format_bytes(memory.outside_bytes)} outside the allocator"
     )
     return InfeasibleError("out-of-memory", message, hint=hint)
 

@@ -19,6 +19,7 @@ from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.readings.breakdown import EXPOSED
 from foretrace.readings.scenario import Scenario
+from foretrace.simulation.outside_memory import outside_memory
 from foretrace.simulation.simulate import simulate_program
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class _Trial:
                 after = self._simulated(program, change.what_if)
         except ForetraceError:
             return None
-        if self._setting is not None and not memory_fit(after, self._capacity_bytes).fits:
+        if not self._fits(job, after):
             return None
         before_s, after_s = self._before.breakdown.mean_s, after.breakdown.mean_s
         part = max(before_s, key=lambda name: before_s[name] - after_s.get(name, 0.0))
@@ -158,9 +159,13 @@ class _Trial:
             _more_memory(self._before, after),
         )
 
-    @property
-    def _capacity_bytes(self) -> int:
-        return int(self._changed.needed_cluster().gpu.memory_bytes)
+    def _fits(self, job: Input, after: Answer) -> bool:
+        """Returns whether a changed job fits into memory; True where it is not a model, which states none."""
+        setting = job.setting()
+        if setting is None:
+            return True
+        capacity_bytes = int(self._changed.needed_cluster().gpu.memory_bytes)
+        return memory_fit(after, capacity_bytes, outside_memory(setting, self._changed)).fits
 
     def _simulated(self, program: Program, what_if: Mapping[str, str]) -> Answer:
         machine = self._machine.changed(what_if) if what_if else self._machine

@@ -149,9 +149,10 @@ class _Question:
             return answer
         from foretrace.readings.answer.memory_fit import memory_fit  # most jobs are not models, and start faster
         from foretrace.readings.answer.model_figures import model_figures
+        from foretrace.simulation.outside_memory import outside_memory
 
         cluster = self._changed.needed_cluster()
-        memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
+        memory = memory_fit(answer, int(cluster.gpu.memory_bytes), outside_memory(setting, self._changed))
         figures = model_figures(setting, cluster, answer.timeline, memory)
         answer = replace(
             answer,
@@ -166,6 +167,8 @@ class _Question:
             from foretrace.simulation.relief import find_relief, misfit
 
             raise misfit(answer, find_relief(setting, self._changed))
+        if memory.warning is not None:
+            answer = replace(answer, diagnostics=(*answer.diagnostics, memory.warning))
         return answer
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:

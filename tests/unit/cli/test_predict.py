@@ -27,7 +27,7 @@ class TestPredict:
 
     def test_the_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         answer = answer_of(capsys, "predict", *JOB)
-        assert answer["schema"] == "foretrace.prediction/1"
+        assert answer["schema"] == "foretrace.prediction/2"
         assert answer["plan"]["dp"] == 4
         assert answer["plan"]["microbatches"] == 8
         assert answer["plan"]["stack"] == "megatron-core"
@@ -123,13 +123,13 @@ class TestMemory:
     def test_the_screen(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert call("memory", *JOB) == 0
         text = capsys.readouterr().out
-        for words in ("Peak ", "fits", "weights", "activations", "stage 0", "for CUDA and NCCL"):
+        for words in ("Peak ", "fits", "weights", "activations", "stage 0", "outside the allocator"):
             assert words in text
 
     def test_the_json_of_one_that_does_not_fit(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert call("memory", *TOO_LARGE, "--json") == 4
         answer = json.loads(capsys.readouterr().out)
-        assert answer["schema"] == "foretrace.memory/1"
+        assert answer["schema"] == "foretrace.memory/2"
         assert not answer["fits"]
         assert answer["peak_bytes"] > answer["capacity_bytes"] == round(79.11 * 2**30)
         stage = answer["stages"][0]

@@ -116,7 +116,7 @@ def test_forward_backward_and_optimizer_are_the_step() -> None:
 
 def test_a_job_that_does_not_fit_names_one_that_does() -> None:
     plan = Plan(gpus=8, gbs=8, seq_len=8192)
-    with pytest.raises(InfeasibleError, match=r"of 79\.1 GiB") as caught:
+    with pytest.raises(InfeasibleError, match=r"79\.1 GiB") as caught:
         simulate(model("llama3-70b", plan), Machine("h100-dgx"))
     assert caught.value.exit_code == 4
     assert caught.value.hint is not None

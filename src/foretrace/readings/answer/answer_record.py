@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from foretrace.readings.answer.answer import Answer
-    from foretrace.readings.answer.memory_fit import MemoryFit
+    from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, Verdict
 
 SIMULATION_SCHEMA: Final = "foretrace.simulation/1"
-PREDICTION_SCHEMA: Final = "foretrace.prediction/1"
+PREDICTION_SCHEMA: Final = "foretrace.prediction/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +124,24 @@ class StageMemoryRecord:
     role: str
     ranks: int
     peak_bytes: int
+    reserved_bytes: int
     by_category_bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecord:
-    """The memory that each stage holds, next to what a GPU has."""
+    """The memory that each stage holds, next to what a GPU has; bands are [low, high]."""
 
     peak_bytes: int
-    overhead_bytes: int
+    reserved_bytes: int
+    reserved_band_bytes: tuple[int, int]
+    outside_bytes: int
+    outside: tuple[MemoryPart, ...]
+    needed_bytes: int
+    needed_band_bytes: tuple[int, int]
     capacity_bytes: int
+    headroom_bytes: int
+    verdict: Verdict
     fits: bool
     stages: tuple[StageMemoryRecord, ...]
 
@@ -141,9 +149,25 @@ class MemoryRecord:
     def of(cls, memory: MemoryFit) -> MemoryRecord:
         """Reads a memory fit."""
         stages = tuple(
-            StageMemoryRecord(stage.role, stage.ranks, stage.peak_bytes, stage.by_category) for stage in memory.stages
+            StageMemoryRecord(
+                stage.role, stage.ranks, stage.peak_bytes, stage.reserved_band_bytes[1], stage.by_category
+            )
+            for stage in memory.stages
         )
-        return cls(memory.peak_bytes, memory.overhead_bytes, memory.capacity_bytes, memory.fits, stages)
+        return cls(
+            peak_bytes=memory.peak_bytes,
+            reserved_bytes=memory.reserved_bytes,
+            reserved_band_bytes=memory.reserved_band_bytes[::2],
+            outside_bytes=memory.outside_bytes,
+            outside=memory.outside,
+            needed_bytes=memory.needed_bytes,
+            needed_band_bytes=memory.needed_band_bytes[::2],
+            capacity_bytes=memory.capacity_bytes,
+            headroom_bytes=memory.headroom_bytes,
+            verdict=memory.verdict,
+            fits=memory.fits,
+            stages=stages,
+        )
 
 
 @dataclass(frozen=True, slots=True)

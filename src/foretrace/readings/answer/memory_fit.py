@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import format_bytes
 
 if TYPE_CHECKING:
     from foretrace.readings.answer.answer import Answer
     from foretrace.readings.memory import MemoryTrack
 
-OVERHEAD_BYTES: Final = 3 << 29
-"""What a training process holds outside the framework's allocator: the CUDA context with its loaded kernels (about half
-a GiB on recent GPUs) and NCCL's buffers (some MiB per channel, peer and communicator); 1.5 GiB is usual."""
+RESERVED_SHARE: Final[tuple[float, float, float]] = (0.0, 0.03, 0.10)
+"""Memory that the allocator reserves beyond what is allocated, as a share of what comes and goes within a step: lowest,
+usual and highest.
+
+Blocks are rounded up, and a free block is of use only for what fits into it. Memory that is held throughout the step
+(weights, optimizer states, preallocated gradients) is allocated once, before the first step: it leaves no gaps, so the
+share does not count it."""
+
+Verdict = Literal["fits", "caution", "does not fit"]
+"""`fits` where the highest estimate does, `does not fit` where not even the lowest does, `caution` in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +43,29 @@ class StageMemory:
     by_category: dict[str, int]
     track: MemoryTrack
 
+    @property
+    def varying_bytes(self) -> int:
+        """The part of the peak that is not held throughout the step: it comes and goes, and can fragment."""
+        return self.peak_bytes - int(self.track.held_bytes.min(axis=0).sum())
+
+    @property
+    def reserved_band_bytes(self) -> tuple[int, int, int]:
+        """The memory that the allocator reserves at the peak: lowest, usual and highest."""
+        low, middle, high = (self.peak_bytes + round(share * self.varying_bytes) for share in RESERVED_SHARE)
+        return low, middle, high
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
     """The memory of a job, and that of its GPUs.
 
-    `peak_bytes` is allocated on the worst rank; context and communication buffers come on top.
+    A GPU has to hold three things: what is allocated on it, what the allocator reserves besides, and `outside`, the
+    memory of the process that the allocator does not manage.
     """
 
     stages: tuple[StageMemory, ...]
     capacity_bytes: int
-    overhead_bytes: int = OVERHEAD_BYTES
+    outside: tuple[MemoryPart, ...]
 
     @property
     def worst(self) -> StageMemory | None:
@@ -56,12 +78,69 @@ class MemoryFit:
         return 0 if self.worst is None else self.worst.peak_bytes
 
     @property
+    def reserved_band_bytes(self) -> tuple[int, int, int]:
+        """The most that the allocator of any rank reserves: lowest, usual and highest."""
+        bands = [stage.reserved_band_bytes for stage in self.stages] or [(0, 0, 0)]
+        low, middle, high = (max(band[estimate] for band in bands) for estimate in range(3))
+        return low, middle, high
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that the allocator of any rank usually reserves."""
+        return self.reserved_band_bytes[1]
+
+    @property
+    def outside_bytes(self) -> int:
+        """The memory of a process outside the allocator."""
+        return sum(part.bytes for part in self.outside)
+
+    @property
+    def needed_band_bytes(self) -> tuple[int, int, int]:
+        """The memory that a GPU needs: lowest, usual and highest."""
+        low, middle, high = (size + self.outside_bytes for size in self.reserved_band_bytes)
+        return low, middle, high
+
+    @property
+    def needed_bytes(self) -> int:
+        """The memory that a GPU usually needs."""
+        return self.needed_band_bytes[1]
+
+    @property
+    def headroom_bytes(self) -> int:
+        """The memory of a GPU that usually stays free; below zero where it lacks that much."""
+        return self.capacity_bytes - self.needed_bytes
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the job fits; see `Verdict`."""
+        low, _, high = self.needed_band_bytes
+        if high <= self.capacity_bytes:
+            return "fits"
+        return "does not fit" if low > self.capacity_bytes else "caution"
+
+    @property
     def fits(self) -> bool:
-        """Whether the worst rank's allocations and what every process needs besides fit."""
-        return self.peak_bytes + self.overhead_bytes <= self.capacity_bytes
+        """Whether the job may run: False only where not even the lowest estimate fits."""
+        return self.verdict != "does not fit"
+
+    @property
+    def warning(self) -> Diagnostic | None:
+        """The warning of a job that fits or not depending on fragmentation; None where the verdict is clear."""
+        if self.verdict != "caution" or self.worst is None:
+            return None
+        low, _, high = (format_bytes(size) for size in self.needed_band_bytes)
+        room = f"{format_bytes(self.headroom_bytes)} to spare"
+        if self.headroom_bytes < 0:
+            room = f"{format_bytes(-self.headroom_bytes)} too little"
+        text = (
+            f"memory is tight on {self.worst.role}: {low} to {high} of {format_bytes(self.capacity_bytes)}, usually "
+            f"{room}; it depends on the allocator's fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+            "lowers it)"
+        )
+        return Diagnostic("warning", "memory-tight", text)
 
 
-def memory_fit(answer: Answer, capacity_bytes: int) -> MemoryFit:
+def memory_fit(answer: Answer, capacity_bytes: int, outside: tuple[MemoryPart, ...]) -> MemoryFit:
     """Returns the memory of a simulated job, one entry per role in the program's order: its worst class of ranks."""
     graph = answer.timeline.graph
     program, classes = graph.program, graph.classes
@@ -75,4 +154,4 @@ def memory_fit(answer: Answer, capacity_bytes: int) -> MemoryFit:
     stages = tuple(
         StageMemory(role, ranks[role], track.peak_bytes, track.at_peak(), track) for role, track in worst.items()
     )
-    return MemoryFit(stages, capacity_bytes)
+    return MemoryFit(stages, capacity_bytes, outside)
