@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrace.api import memory
-from foretrace.cli.emit import emit, fail_after_answer
+from foretrace.cli.emit import emit, fail_after_answer, write_picture
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -18,17 +19,23 @@ from foretrace.cli.groups import (
     ScenarioOptions,
     ask,
     check_outputs,
+    check_svg,
     takes,
 )
 from foretrace.cli.predict import EXPLAINED
-from foretrace.report.memory import memory_json, print_memory
+from foretrace.report.memory import MeasuredMemory, memory_json, memory_plot, print_memory
 from foretrace.simulation.relief import misfit
+
+if TYPE_CHECKING:
+    from foretrace.inputs.memory_snapshot import MemorySnapshot
 
 EXAMPLES = """Examples:
 
 foretrace memory llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1024
 
-foretrace memory llama3-8b --gpus 8 --cluster h100-dgx --zero 3 --json"""
+foretrace memory llama3-8b --gpus 8 --cluster h100-dgx --zero 3 --plot memory.svg
+
+foretrace memory llama3-8b --gpus 8 --cluster h100-dgx --zero 3 --snapshot snapshot.pickle"""
 
 
 @takes(JOB, MACHINE, SCENARIO, OUTPUT)
@@ -38,11 +45,30 @@ def command(
     machine: MachineOptions,
     scenario: ScenarioOptions,
     output: OutputOptions,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option("--snapshot", metavar="FILE", help="Compare with a memory snapshot of PyTorch (pickle or JSON)."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="OUT.svg", help="Draw the fullest stage's memory over the step.")
+    ] = None,
 ) -> None:
     """Show what each stage holds at its peak, by kind, and whether it fits; exit code 4 where it does not."""
-    check_outputs([model], [output.file])
+    check_outputs([model, *([] if snapshot is None else [str(snapshot)])], [output.file, plot])
+    check_svg(plot)
     question = ask([model], options, machine, scenario, model=True)
+    recorded = None if snapshot is None else _read_snapshot(snapshot)
     answer, relief = memory(question.job, question.machine, question.scenario)
-    emit(lambda: memory_json(answer, relief), lambda: print_memory(answer), output)
+    measured = None
+    if recorded is not None and answer.memory is not None:
+        measured = MeasuredMemory(str(snapshot), recorded, answer.memory)
+    emit(lambda: memory_json(answer, relief, measured), lambda: print_memory(answer, measured=measured), output)
+    write_picture(plot, lambda: memory_plot(answer), "the fullest stage over the step")
     if answer.memory is not None and not answer.memory.fits:
         fail_after_answer(misfit(answer, relief), output)
+
+
+def _read_snapshot(path: Path) -> MemorySnapshot:
+    from foretrace.inputs.memory_snapshot import read_memory_snapshot  # most questions do without, and start faster
+
+    return read_memory_snapshot(path)

@@ -40,6 +40,15 @@ class MemoryTrack:
         held = self.held_bytes[int(np.argmax(self.total_bytes))]
         return {label(category): int(held[category]) for category in Category if held[category]}
 
+    def fullest_moments(self, step_s: float, slices: int) -> Longs:
+        """Returns for each of `slices` equal parts of the step the moment at which most is held in it."""
+        edges = np.linspace(0.0, step_s, slices + 1)
+        total = self.total_bytes
+        first = np.maximum(np.searchsorted(self.time_s, edges[:-1], side="right") - 1, 0)
+        last = np.maximum(np.searchsorted(self.time_s, edges[1:], side="left"), first + 1)
+        parts = zip(first.tolist(), last.tolist(), strict=True)
+        return np.array([low + int(np.argmax(total[low:high])) for low, high in parts], dtype=np.int64)
+
     def by_category(self) -> dict[str, Longs]:
         """Returns the track of each category that is ever held."""
         return {

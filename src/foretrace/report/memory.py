@@ -1,28 +1,43 @@
-"""The memory of a job: a table by stage, and what the fullest stage holds over the step."""
+"""The memory of a job: a table by stage, what the fullest stage holds over the step, and a snapshot next to it."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, TextIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
+from foretrace.basics.codes import SECTIONS
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import MINUS, format_bytes, format_count, format_percent, format_time
 from foretrace.program.columns import Category, label
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.answer_record import MemoryRecord
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
-from foretrace.report.json import to_json
+from foretrace.readings.memory import PeakPlace, peak_place
+from foretrace.report.json import to_json, with_properties
+from foretrace.report.plots.memory_plot import memory_letters, memory_svg
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.simulation.relief import Relief
 
-MEMORY_SCHEMA = "foretrace.memory/1"
-_EIGHTHS = "▁▂▃▄▅▆▇█"
-_WIDTH = 80
+if TYPE_CHECKING:
+    from foretrace.inputs.memory_snapshot import MemorySnapshot
+
+MEMORY_SCHEMA = "foretrace.memory/2"
 _GIB = 1 << 30
+
+_OF_TIME: Final = {
+    *SECTIONS["Prices"],
+    *SECTIONS["Simulations"],
+    *SECTIONS["Clusters and networks"],
+    "domain-gpus",
+    "group-crosses-domain",
+    "host-busy",
+}
+"""Codes of diagnostics that are about the time of a step, not its memory."""
+
+_VERDICT_STYLES: Final = {"fits": "green", "caution": "yellow", "does not fit": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +50,100 @@ class ReliefRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """Returns the memory of the fullest stage over the step."""
+    """The memory of the fullest stage over the step, and where in the schedule its peak is."""
 
     role: str
+    peak: PeakPlace | None
     time_s: Floats
     held_bytes: Longs
 
 
-def memory_json(answer: Answer, relief: Relief | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class MeasuredMemory:
+    """A memory snapshot next to the fullest stage of a prediction; errors are signed shares of what was measured."""
+
+    file: str
+    snapshot: MemorySnapshot
+    predicted: MemoryFit
+
+    @property
+    def role(self) -> str | None:
+        """The stage that is compared."""
+        return None if self.predicted.worst is None else self.predicted.worst.role
+
+    @property
+    def allocated_error(self) -> float | None:
+        """The error of the allocated peak."""
+        measured = self.snapshot.peak_allocated_bytes
+        return self.predicted.peak_bytes / measured - 1 if measured else None
+
+    @property
+    def reserved_error(self) -> float | None:
+        """The error of the reserved peak."""
+        measured = self.snapshot.peak_reserved_bytes
+        return self._reserved_bytes / measured - 1 if measured else None
+
+    @property
+    def _reserved_bytes(self) -> int:
+        worst = self.predicted.worst
+        return 0 if worst is None else worst.reserved_band_bytes[1]
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """The remarks on what the snapshot does not tell."""
+        snapshot, notes = self.snapshot, list(self.snapshot.diagnostics)
+        if not snapshot.events:
+            text = (
+                "the snapshot has no history: it shows the moment at which it was taken, not a peak; call "
+                "torch.cuda.memory._record_memory_history() before the step"
+            )
+            notes.append(Diagnostic("warning", "not-recorded", text, self.file))
+        elif not snapshot.is_whole:
+            held = format_bytes(snapshot.first_allocated_bytes)
+            text = f"the history begins with {held} allocated: a higher peak before it is not seen"
+            notes.append(Diagnostic("note", "not-recorded", text, self.file))
+        if snapshot.out_of_memory_events:
+            text = f"the run was out of memory {snapshot.out_of_memory_events:,} times within the history"
+            notes.append(Diagnostic("warning", "odd-input", text, self.file))
+        if snapshot.devices > 1:
+            text = f"of {snapshot.devices} devices, the fullest was taken: device {snapshot.device}"
+            notes.append(Diagnostic("note", "one-of-several", text, self.file))
+        if len({stage.peak_bytes for stage in self.predicted.stages}) > 1:
+            text = f"compared with {self.role}, the fullest: the snapshot should be of one of its ranks"
+            notes.append(Diagnostic("note", "assumed", text, self.file))
+        return tuple(notes)
+
+    def lines(self) -> list[list[Span]]:
+        """Returns the predicted and the measured peaks next to each other."""
+        snapshot = self.snapshot
+        rows = [
+            _compared("allocated at the peak", self.predicted.peak_bytes, snapshot.peak_allocated_bytes),
+            _compared("reserved", self._reserved_bytes, snapshot.peak_reserved_bytes),
+        ]
+        history = f"{format_count(snapshot.events)} events"
+        if snapshot.span_s is not None and snapshot.peak_s is not None:
+            history += (
+                f" in {format_time(snapshot.span_s)}, most allocated {format_time(snapshot.peak_s)} after the first"
+            )
+        note = f"measured: {self.file}, device {snapshot.device}, {history}"
+        return table([f"{self.role}, measured", "predicted", "measured", "difference"], rows, note)
+
+
+def _compared(name: str, predicted: int, measured: int) -> list[str]:
+    error = "" if not measured else format_percent(predicted / measured - 1)
+    sign = "" if not error or error.startswith(MINUS) else "+"
+    return [name, format_bytes(predicted), format_bytes(measured), sign + error]
+
+
+def memory_json(answer: Answer, relief: Relief | None = None, measured: MeasuredMemory | None = None) -> dict[str, Any]:
     """Returns the memory of a job, with the track of its fullest stage, and what would make it fit."""
     figures, cluster = answer.model, answer.cluster
     assert figures is not None
     worst = figures.memory.worst
-    track = None if worst is None else TrackRecord(worst.role, worst.track.time_s, worst.track.total_bytes)
+    track = None
+    if worst is not None:
+        place = peak_place(answer.timeline, worst.track)
+        track = TrackRecord(worst.role, place, worst.track.time_s, worst.track.total_bytes)
     return to_json(
         MEMORY_SCHEMA,
         {"model": figures.name, "plan": figures.plan, "cluster": None if cluster is None else cluster.name},
@@ -55,37 +151,91 @@ def memory_json(answer: Answer, relief: Relief | None = None) -> dict[str, Any]:
         {
             "would_fit": None if relief is None else ReliefRecord(relief.words, relief.peak_bytes),
             "worst": track,
-            "diagnostics": answer.diagnostics,
+            "snapshot": None if measured is None else _snapshot_json(measured),
+            "diagnostics": _about_memory(answer, measured),
         },
     )
 
 
-def print_memory(answer: Answer, stream: TextIO | None = None) -> None:
+def _snapshot_json(measured: MeasuredMemory) -> dict[str, Any]:
+    values = with_properties(measured.snapshot, "is_whole")
+    del values["diagnostics"]  # they are among those of the answer
+    errors = {name: getattr(measured, name) for name in ("role", "allocated_error", "reserved_error")}
+    return {"file": measured.file, **values, **errors}
+
+
+def _about_memory(answer: Answer, measured: MeasuredMemory | None) -> tuple[Diagnostic, ...]:
+    """Returns the diagnostics that concern memory, the plan and its layout."""
+    kept = tuple(diagnostic for diagnostic in answer.diagnostics if diagnostic.code not in _OF_TIME)
+    return kept if measured is None else (*kept, *measured.diagnostics)
+
+
+def print_memory(answer: Answer, stream: TextIO | None = None, measured: MeasuredMemory | None = None) -> None:
     """Prints the screen of a job's memory."""
     screen, memory = Screen.of(stream or sys.stdout), answer.memory
     worst = None if memory is None else memory.worst
     if memory is None or worst is None:
         show(screen, [[], [("  nothing is known of this job's memory", "")]])
         return
-    lines: list[list[Span]] = [[], *_headline(answer, memory, worst), [], *_stages(memory)]
-    lines += [*_over_time(worst, answer.step_time_s, screen), []]
-    lines += diagnostic_lines(answer.diagnostics, MAX_DIAGNOSTICS)
+    lines: list[list[Span]] = [[], *_headline(answer, memory, worst), [], *_stages(memory), *_outside(memory)]
+    if measured is not None:
+        lines += [[], *measured.lines()]
+    lines += _over_time(worst, answer.step_time_s, screen)
+    lines += [[], *diagnostic_lines(_about_memory(answer, measured), MAX_DIAGNOSTICS)]
     show(screen, lines)
 
 
+def memory_plot(answer: Answer) -> str:
+    """Draws the memory of the fullest stage over the step as SVG."""
+    memory = answer.memory
+    assert answer.model is not None and memory is not None and memory.worst is not None
+    ranks = f"{format_count(answer.world_size)} GPU{'s' if answer.world_size > 1 else ''}"
+    title = f"{answer.model.name} on {ranks}: memory of {memory.worst.role} over a step ({memory.verdict})"
+    return memory_svg(memory, memory.worst, answer.step_time_s, title)
+
+
 def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[list[Span]]:
-    needed = worst.peak_bytes + memory.overhead_bytes
-    verdict = "fits" if memory.fits else "does not fit"
-    peak, capacity = format_bytes(worst.peak_bytes), format_bytes(memory.capacity_bytes)
     axes = answer.mesh.replace(",", " · ").replace("=", " ")
     gpu = "GPU" if answer.cluster is None else answer.cluster.gpu.title
-    job = f"{format_count(answer.world_size)} × {gpu} · {axes}"
-    share = format_percent(needed / memory.capacity_bytes)
-    rest = f"and about {format_bytes(memory.overhead_bytes)} for CUDA and NCCL: {share} of {capacity}, {verdict}"
+    job = f"{format_count(answer.world_size)} × {gpu} · {axes}".rstrip(" ·")
+    low, _, high = memory.reserved_band_bytes
+    reserved = f"{format_bytes(memory.reserved_bytes)} reserved ({format_bytes(low)} to {format_bytes(high)})"
+    outside = f"{format_bytes(memory.outside_bytes)} outside the allocator"
+    needed = f"{format_bytes(memory.needed_bytes)} of {format_bytes(memory.capacity_bytes)}"
+    share = format_percent(memory.needed_bytes / memory.capacity_bytes)
+    place = _place(answer, worst)
     return [
-        [("  Peak   ", ""), (peak, "bold"), (f" allocated on {worst.role}     {job}", "")],
-        [(f"         {rest}", "" if memory.fits else "red")],
+        [("  Memory  ", ""), (memory.verdict, f"bold {_VERDICT_STYLES[memory.verdict]}"), (_room(memory), "")],
+        [(f"  Job     {job}", "")],
+        [("  Peak    ", ""), (format_bytes(worst.peak_bytes), "bold"), (f" allocated on {worst.role}{place}", "")],
+        [(f"  Needs   {needed} ({share}): {reserved} and {outside}", "")],
     ]
+
+
+def _room(memory: MemoryFit) -> str:
+    """Returns the head-room of the usual and, where it decides, of the highest estimate."""
+    room, worst_room = memory.headroom_bytes, memory.capacity_bytes - memory.needed_band_bytes[2]
+    words = f": {format_bytes(room)} to spare" if room >= 0 else f": {format_bytes(-room)} too little"
+    if room >= 0 > worst_room:
+        words += f", {format_bytes(-worst_room)} too little if memory fragments most"
+    return words
+
+
+def _place(answer: Answer, stage: StageMemory) -> str:
+    """Returns where in the schedule a stage holds most."""
+    place = peak_place(answer.timeline, stage.track)
+    if place is None:
+        return ""
+    words = "" if place.phase == "none" else f", in the {place.phase.replace('_', ' ')}"
+    if place.microbatch >= 0:
+        words += f" of microbatch {place.microbatch}"
+    if place.layer >= 0:
+        chunks = int(answer.timeline.graph.ops.ints("chunk").max(initial=0)) + 1
+        words += f", layer {place.layer} of " + (f"chunk {place.chunk}" if chunks > 1 else "the stage")
+    else:
+        words += f' ("{place.op_name}")'
+    step_s = answer.step_time_s
+    return words + (f", {format_percent(place.time_s / step_s)} into the step" if step_s > 0 else "")
 
 
 def _stages(memory: MemoryFit) -> list[list[Span]]:
@@ -94,15 +244,26 @@ def _stages(memory: MemoryFit) -> list[list[Span]]:
     kinds = [kind for kind in kinds if any(kind in stage.by_category for stage in memory.stages)]
     rows: list[tuple[str, list[str]]] = []
     for stage in memory.stages:
+        reserved = stage.reserved_band_bytes[1]
+        total = reserved + memory.outside_bytes
         cells = [f"{stage.ranks:,}", *(_gib(stage.by_category.get(kind, 0)) for kind in kinds)]
-        cells += [_gib(stage.peak_bytes), format_percent(stage.peak_bytes / memory.capacity_bytes)]
+        cells += [*map(_gib, (stage.peak_bytes, reserved, total)), format_percent(total / memory.capacity_bytes)]
         if rows and rows[-1][1] == cells:
             first = rows[-1][0].partition(" … ")[0]
             rows[-1] = (f"{first} … {stage.role}", cells)
         else:
             rows.append((stage.role, cells))
-    heads = ["at its peak, GiB", "ranks", *kinds, "peak", "of the GPU"]
+    heads = ["at its peak, GiB", "ranks", *kinds, "allocated", "reserved", "total", "of GPU"]
     return table(heads, [[name, *cells] for name, cells in rows])
+
+
+def _outside(memory: MemoryFit) -> list[list[Span]]:
+    """Returns the parts outside the allocator, the largest first."""
+    if not memory.outside:
+        return []
+    parts = sorted(memory.outside, key=lambda part: -part.bytes)
+    rows = [[part.name, format_bytes(part.bytes), part.source] for part in parts]
+    return [[], *table(["outside the allocator", "size", "from"], rows, text_columns=3)]
 
 
 def _gib(size: int) -> str:
@@ -110,24 +271,8 @@ def _gib(size: int) -> str:
 
 
 def _over_time(stage: StageMemory, step_s: float, screen: Screen) -> list[list[Span]]:
-    """Returns what a stage holds over the step: the most in each slice of it."""
-    if not screen.rich or step_s <= 0:
-        return []
-    track = stage.track
-    width = min(_WIDTH, screen.width - 4)
-    edges = np.linspace(0.0, step_s, width + 1)
-    total = track.total_bytes
-    first = np.searchsorted(track.time_s, edges[:-1], side="right") - 1
-    last = np.searchsorted(track.time_s, edges[1:], side="left")
-    most = [
-        int(total[max(low, 0) : max(high, low + 1)].max())
-        for low, high in zip(first.tolist(), last.tolist(), strict=True)
-    ]
-    bars = "".join(_EIGHTHS[min(int(8 * size / max(stage.peak_bytes, 1)), 7)] for size in most)
-    end = format_time(step_s)
-    return [
-        [],
-        [(f"  {stage.role} over the step", "bold"), (f", up to {format_bytes(stage.peak_bytes)}", "")],
-        [(f"  {bars}", "green")],
-        [(f"  0{end:>{width - 1}}", "bright_black")],
-    ]
+    """Returns what a stage holds over the step: the most in each slice of it, by kind."""
+    rows = memory_letters(stage, step_s, screen.width)
+    return (
+        [[], [(f"  {stage.role} over the step", "bold"), (" (the most in each part of it)", "")], *rows] if rows else []
+    )
