@@ -62,8 +62,8 @@ def command(
     measured = None
     if recorded is not None and answer.memory is not None:
         measured = MeasuredMemory(str(snapshot), recorded, answer.memory)
-    emit(lambda: memory_json(answer, relief, measured), lambda: print_memory(answer, measured=measured), output)
     write_picture(plot, lambda: memory_plot(answer), "the fullest stage over the step")
+    emit(lambda: memory_json(answer, relief, measured), lambda: print_memory(answer, measured=measured), output)
     if answer.memory is not None and not answer.memory.fits:
         fail_after_answer(misfit(answer, relief), output)
 

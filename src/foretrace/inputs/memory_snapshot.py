@@ -288,6 +288,8 @@ class _PlainPickle:
                 return
             elif code in _OPCODES:
                 at = _OPCODES[code](self, at)
+            elif at >= size:
+                raise EOFError
             else:
                 problem = (
                     f"the pickle has opcode {bytes([code])!r} at byte {at - 1:,}, and a memory snapshot holds nothing "
@@ -303,14 +305,14 @@ class _PlainPickle:
         del self._stack[mark:]
         return values
 
-    def _taken(self, at: int, size: int) -> bytes:
+    def _bytes(self, at: int, size: int) -> bytes:
         """Returns the bytes from a place on."""
         if at + size > len(self._data):
             raise EOFError
         return self._data[at : at + size]
 
     def _skip(self, at: int, size: int) -> int:
-        self._taken(at, size)
+        self._bytes(at, size)
         return at + size
 
     def _push(self, value: Any, at: int) -> int:
@@ -319,14 +321,14 @@ class _PlainPickle:
 
     def _text(self, at: int, header: int) -> int:
         """Reads a text whose length is a number of `header` bytes."""
-        size = int.from_bytes(self._taken(at, header), "little")
-        self._stack.append(self._taken(at + header, size).decode("utf-8", "replace"))
+        size = int.from_bytes(self._bytes(at, header), "little")
+        self._stack.append(self._bytes(at + header, size).decode("utf-8", "replace"))
         return at + header + size
 
     def _long(self, at: int) -> int:
         """Reads a whole number whose length is a number of 4 bytes."""
-        size = int.from_bytes(self._taken(at, 4), "little")
-        self._stack.append(int.from_bytes(self._taken(at + 4, size), "little", signed=True))
+        size = int.from_bytes(self._bytes(at, 4), "little")
+        self._stack.append(int.from_bytes(self._bytes(at + 4, size), "little", signed=True))
         return at + 4 + size
 
     def _tuple(self, at: int, size: int) -> int:
@@ -395,7 +397,7 @@ _OPCODES: Final[dict[int, Callable[[_PlainPickle, int], int]]] = {
     0x61: lambda pickle, at: pickle._append(at, [pickle._stack.pop()]),  # APPEND
     0x65: lambda pickle, at: pickle._append(at, pickle._above_mark()),  # APPENDS
     0x73: lambda pickle, at: pickle._set_item(at),  # SETITEM
-    0x71: lambda pickle, at: pickle._put(pickle._data[at], at + 1),  # BINPUT
+    0x71: lambda pickle, at: pickle._put(pickle._bytes(at, 1)[0], at + 1),  # BINPUT
     0x72: lambda pickle, at: pickle._put(_UINT4(pickle._data, at)[0], at + 4),  # LONG_BINPUT
 }
 """What each opcode does to a pickle from a place on; returns the place after it."""

@@ -117,7 +117,7 @@ class MeasuredMemory:
         """Returns the predicted and the measured peaks next to each other."""
         snapshot = self.snapshot
         rows = [
-            _compared("allocated at the peak", self.predicted.peak_bytes, snapshot.peak_allocated_bytes),
+            _compared("allocated", self.predicted.peak_bytes, snapshot.peak_allocated_bytes),
             _compared("reserved", self._reserved_bytes, snapshot.peak_reserved_bytes),
         ]
         history = f"{format_count(snapshot.events)} events"
@@ -126,7 +126,7 @@ class MeasuredMemory:
                 f" in {format_time(snapshot.span_s)}, most allocated {format_time(snapshot.peak_s)} after the first"
             )
         note = f"measured: {self.file}, device {snapshot.device}, {history}"
-        return table([f"{self.role}, measured", "predicted", "measured", "difference"], rows, note)
+        return table([f"peak of {self.role}", "predicted", "measured", "difference"], rows, note)
 
 
 def _compared(name: str, predicted: int, measured: int) -> list[str]:
@@ -273,6 +273,5 @@ def _gib(size: int) -> str:
 def _over_time(stage: StageMemory, step_s: float, screen: Screen) -> list[list[Span]]:
     """Returns what a stage holds over the step: the most in each slice of it, by kind."""
     rows = memory_letters(stage, step_s, screen.width)
-    return (
-        [[], [(f"  {stage.role} over the step", "bold"), (" (the most in each part of it)", "")], *rows] if rows else []
-    )
+    heading: list[Span] = [("  over the step", "bold"), (f" ({stage.role}, the most in each part of it)", "")]
+    return [[], heading, *rows] if rows else []

@@ -10,7 +10,10 @@ import pytest
 from foretrace import Plan
 from foretrace.inputs.model.input import ModelInput
 from foretrace.inputs.registry import open_model
+from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
+
+GIB = 2**30
 
 JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")
 
@@ -147,3 +150,40 @@ class TestMemory:
         assert " would: " in shown.err
         assert call("predict", *TOO_LARGE) == 4
         assert capsys.readouterr().err == shown.err
+
+    def test_the_picture_and_a_snapshot(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        segments = [{"device": 0, "total_size": 40 * GIB, "allocated_size": 20 * GIB}]
+        (tmp_path / "snapshot.json").write_text(json.dumps({"segments": segments}))
+        files = ("--plot", tmp_path / "m.svg", "--snapshot", tmp_path / "snapshot.json")
+        answer = answer_of(capsys, "memory", *JOB, *files)
+        page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+        snapshot = answer["snapshot"]
+        assert all(f"`{key}`" in page for key in snapshot)
+        assert snapshot["allocated_error"] == pytest.approx(answer["peak_bytes"] / (20 * GIB) - 1)
+        assert snapshot["reserved_error"] == pytest.approx(answer["reserved_bytes"] / (40 * GIB) - 1)
+        assert "not-recorded" in [note["code"] for note in answer["diagnostics"]]
+        assert (tmp_path / "m.svg").read_text().startswith("<svg")
+        assert call("memory", *JOB, *files) == 0
+        assert "difference" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "error"),
+        [
+            (("--plot", "m.png"), 2, "bad-value"),
+            (("--plot", "none/m.svg"), 3, "unwritable-file"),
+            (("--snapshot", "none.pickle"), 3, "file-not-found"),
+            (("--snapshot", "m.svg", "--plot", "m.svg"), 2, "output-overwrites-input"),
+        ],
+    )
+    def test_files_that_cannot_be_used(
+        self,
+        arguments: tuple[str, ...],
+        code: int,
+        error: str,
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert call("memory", *JOB, *arguments, "--json") == code
+        assert error in capsys.readouterr().out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from foretrace import Answer, Machine, Plan, model, simulate
-from foretrace.report.memory import memory_json, print_memory
+from foretrace.readings.memory import peak_place
+from foretrace.report.memory import memory_json, memory_plot, print_memory
 from foretrace.report.terminal import print_answer
 from shared_files import ROOT
 
@@ -21,7 +24,8 @@ def answer() -> Answer:
 def test_the_json_page_names_every_key(answer: Answer) -> None:
     page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
     memory = memory_json(answer)
-    for key in (*answer.to_dict(), *memory, *memory["stages"][0], *memory["worst"], "fits", "outside_bytes"):
+    nested = (*memory["stages"][0], *memory["outside"][0], *memory["worst"], *memory["worst"]["peak"])
+    for key in (*answer.to_dict(), *memory, *nested):
         assert f"`{key}`" in page, key
 
 
@@ -46,11 +50,43 @@ def test_stages_that_hold_the_same_share_a_row(answer: Answer) -> None:
     assert rows[0].strip().startswith("stage 0")
 
 
-def test_a_terminal_gets_memory_over_the_step(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def test_memory_over_the_step_is_drawn_by_kind(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     stream = io.StringIO()
     print_memory(answer, stream)
-    (line,) = [line for line in stream.getvalue().splitlines() if "█" in line]
-    assert sum(line.count(sign) for sign in "▁▂▃▄▅▆▇█") == 80
+    assert all(len(line) <= 100 for line in stream.getvalue().splitlines())
+    rows = [line for line in stream.getvalue().splitlines() if set(line.split("  ")[-1].strip()) in ({"A"}, {"W"})]
+    assert any(row.count("W") == 80 for row in rows)  # weights are held throughout
+    assert any(0 < row.count("A") < 80 for row in rows)
+
+
+def test_notes_on_time_are_not_shown_next_to_memory(answer: Answer) -> None:
+    codes = {note["code"] for note in memory_json(answer)["diagnostics"]}
+    assert "assumed" in codes
+    assert "slowest-gpu" in {note.code for note in answer.diagnostics}
+    assert not codes & {"slowest-gpu", "price-source", "overlap-cost", "training-frequency"}
+
+
+def test_the_plot_is_a_picture_with_both_limits(answer: Answer) -> None:
+    svg = memory_plot(answer)
+    root = ElementTree.fromstring(svg)
+    words = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    for part in ("80.0 GiB", "78.5 GiB", "activations", "GiB", "time"):
+        assert any(part in text for text in words), part
+    areas = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    memory = answer.memory
+    assert memory is not None and memory.worst is not None
+    assert len(areas) == len(memory.worst.track.by_category())
+
+
+def test_the_peak_is_placed_in_the_schedule(answer: Answer) -> None:
+    memory = answer.memory
+    assert memory is not None
+    for stage in memory.stages:
+        place = peak_place(answer.timeline, stage.track)
+        assert place is not None
+        moment = int(np.searchsorted(stage.track.time_s, place.time_s, side="left"))
+        assert int(stage.track.total_bytes[moment:].max()) == stage.peak_bytes
+        assert 0 <= place.time_s <= answer.step_time_s
+        assert place.microbatch in range(8)
+        assert place.phase in ("forward", "backward", "recompute", "backward_input")

@@ -54,7 +54,7 @@ def memory_letters(stage: StageMemory, step_s: float, width: int) -> list[Line]:
         step_s: The time of a step.
         width: Columns that may be used.
     """
-    top = f"{stage.peak_bytes / _GIB:.1f} GiB"
+    top = format_bytes(stage.peak_bytes)
     columns = min(_MAX_COLUMNS, width - len(top) - 4)
     if step_s <= 0 or stage.peak_bytes <= 0 or columns < 1:
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import foretrace
 from foretrace import Answer, ForetraceError, Input, Machine, Mesh, Plan, ProgramBuilder, Scenario
 from foretrace.api import measured_or_simulated
 from foretrace.inputs.registry import open_input
+from foretrace.readings.answer.memory_fit import MemoryPart
 from shared_files import ROOT
 
 RECORDED = json.loads((Path(__file__).parent / "answer_keys.json").read_text())
@@ -75,6 +77,17 @@ def test_it_opens_again_as_it_was_saved(case: tuple[str, Answer], tmp_path: Path
     assert opened.cluster == answer.cluster
     for name in ("ready_s", "start_s", "end_s", "end_before_s"):
         assert np.array_equal(getattr(opened.timeline, name), getattr(answer.timeline, name))
+
+
+def test_a_saved_prediction_keeps_the_parts_outside_the_allocator(prediction: Answer, tmp_path: Path) -> None:
+    assert prediction.model is not None
+    parts = (MemoryPart("CUDA context", 500, "measured"), MemoryPart("NCCL", 77, "its source"))
+    memory = replace(prediction.model.memory, outside=parts)
+    replace(prediction, model=replace(prediction.model, memory=memory)).save(tmp_path / "x.answer")
+    opened = foretrace.open(tmp_path / "x.answer")
+    assert isinstance(opened, Answer) and opened.memory is not None
+    assert opened.memory.outside == parts
+    assert opened.memory.needed_band_bytes == memory.needed_band_bytes
 
 
 def test_a_saved_answer_is_an_input(prediction: Answer, tmp_path: Path) -> None:
