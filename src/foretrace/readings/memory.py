@@ -17,6 +17,7 @@ class MemoryTrack:
     """The memory that one rank class holds from each moment on: [moments, categories], in bytes.
 
     It also tells by how much a step makes that grow, and how much it frees that it neither took nor was stated to hold.
+    `peak_op` is the op that takes the memory with which the peak is reached; -1 where no op takes any.
     """
 
     rank_class: int
@@ -24,6 +25,7 @@ class MemoryTrack:
     held_bytes: Longs
     grows_bytes: int
     assumed_bytes: int
+    peak_op: int = -1
 
     @property
     def total_bytes(self) -> Longs:
@@ -58,7 +60,16 @@ class MemoryTrack:
 
 @dataclass(frozen=True, slots=True)
 class PeakPlace:
-    """The op that brings a rank class to its peak, and when in the step; `microbatch` and `layer` are -1 for none."""
+    """The op of a step that takes the memory with which a peak is reached.
+
+    Attributes:
+        op_name: The name of the op.
+        phase: The part of the step that it belongs to, in the words of `Phase`.
+        microbatch: Its microbatch; -1 at the end of the step.
+        chunk: The chunk of its stage.
+        layer: The number of its layer within the chunk; -1 for an end of the model and the end of the step.
+        time_s: When the peak is reached, from the start of the step.
+    """
 
     op_name: str
     phase: str
@@ -66,6 +77,22 @@ class PeakPlace:
     chunk: int
     layer: int
     time_s: float
+
+
+def peak_place(timeline: Timeline, track: MemoryTrack) -> PeakPlace | None:
+    """Returns where in the step a track reaches its peak; None where no op of the step takes memory."""
+    if track.peak_op < 0:
+        return None
+    ops, op = timeline.graph.ops, track.peak_op
+    row = {name: int(ops.column(name)[op]) for name in ("name", "phase", "chunk", "layer")}
+    return PeakPlace(
+        op_name=timeline.graph.program.strings[row["name"]],
+        phase=label(Phase(row["phase"])),
+        microbatch=int(ops.microbatch[op]),
+        chunk=row["chunk"],
+        layer=row["layer"],
+        time_s=float(track.time_s[int(np.argmax(track.total_bytes))]),
+    )
 
 
 def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
@@ -101,39 +128,6 @@ def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnost
     return list(notes.values())
 
 
-def peak_place(timeline: Timeline, track: MemoryTrack) -> PeakPlace | None:
-    """Returns where in the schedule a rank class holds most.
-
-    None where that is at the beginning of the step, from ops of the step before, or where no op allocates.
-    """
-    moment = int(np.argmax(track.total_bytes))
-    graph, templates, period = timeline.graph, timeline.graph.program.templates, timeline.step_time_s
-    op, row = graph.ops.side_table(templates.memory_op)
-    first_op = graph.ops.start[int(graph.program.role_of[graph.classes.representative[track.rank_class]])]
-    enabled = graph.ops.column("enabled").astype(bool)[op] & (templates.memory_alloc_bytes[row] > 0)
-    first, last = graph.start[track.rank_class], graph.start[track.rank_class + 1]
-    enabled &= (op >= first_op) & (op - first_op < last - first)
-    op, row = op[enabled], row[enabled]
-    if moment == 0 or not len(op):
-        return None
-    start_s = timeline.start_s[op - first_op + first]
-    if graph.program.repeats and period > 0:
-        start_s = start_s - np.floor(start_s / (period * (1 + 1e-12))) * period
-    time_s = float(track.time_s[moment])
-    away = np.round(np.abs(start_s - time_s) / period * 1e12) if period > 0 else np.abs(start_s - time_s)
-    # Of ops that start together, the one that allocates most is named.
-    chosen = int(op[np.lexsort((-templates.memory_alloc_bytes[row], away))[0]])
-    columns = graph.ops
-    return PeakPlace(
-        graph.program.strings[int(columns.ints("name")[chosen])],
-        label(Phase(int(columns.ints("phase")[chosen]))),
-        int(columns.microbatch[chosen]),
-        int(columns.ints("chunk")[chosen]),
-        int(columns.ints("layer")[chosen]),
-        time_s,
-    )
-
-
 def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:
     graph, templates = timeline.graph, timeline.graph.program.templates
     role = int(graph.program.role_of[graph.classes.representative[number]])
@@ -166,4 +160,9 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
     missing = np.maximum(-held.min(axis=0), 0)  # what is freed before it is taken was held from before
     held += missing
     moments = np.maximum.accumulate(np.concatenate([[0.0], times[order]]))
-    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()))
+    peak_op = -1
+    if len(order):
+        # A peak at the beginning of the step was reached by the last event of the step before.
+        peak = int(np.argmax(held.sum(axis=1)))
+        peak_op = int(np.concatenate([op[mine], op[mine]])[used][order[peak - 1]])
+    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()), peak_op)
