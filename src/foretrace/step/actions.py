@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from foretrace.basics.errors import InputError
-from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.block import After, BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED, Kind, Phase, label
 from foretrace.program.kernels import Copy, kernel_text
@@ -25,9 +25,9 @@ _PHASES = {
     ActionKind.BACKWARD_INPUT: Phase.BACKWARD_INPUT,
     ActionKind.BACKWARD_WEIGHT: Phase.BACKWARD_WEIGHT,
 }
-_OPENS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+OPENS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 """Actions with which the backward of a microbatch begins."""
-_CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 """Actions with which it ends."""
 _NONE = -1
 CUT_SLACK = 1e-12
@@ -90,7 +90,7 @@ class ActionWriter:
             cuts: Items that run within it, if it is the last backward of its chunk.
             first: Whether it is the first microbatch of its chunk.
         """
-        allocates = first and kind in _CLOSES and self.spec.gradient_bytes > 0
+        allocates = first and kind in CLOSES and self.spec.gradient_bytes > 0
         key = (kind, number, id(chunk), allocates, id(cuts) if cuts else 0)
         block = self._blocks.get(key)
         if block is None:
@@ -121,10 +121,10 @@ class ActionWriter:
             last["activations"] = work.saved_bytes
             if sharded and sharded.releases(unit):
                 freed["buffers"] = gathered
-        if kind in _OPENS:
+        if kind in OPENS:
             first["activations"] = work.recomputed_bytes
             first["buffers"] = gathered  # the gradients of whole parameters, until they are scattered
-        if kind in _CLOSES:
+        if kind in CLOSES:
             freed = {"activations": work.saved_bytes + work.recomputed_bytes, "buffers": gathered}
             if allocates_gradients:
                 last["gradients"] = self.spec.gradient_bytes * (work.parameters + work.expert_parameters)
@@ -148,6 +148,8 @@ class _BlockWriter:
         """An op of no time for which concurrent calls at the beginning wait."""
         self.joins: list[int] = []
         self.fetched: dict[int, list[int]] = {}
+        self.leaving: tuple[Unit, OpRef] | None = None
+        """A unit whose activations are on their way to the host, and the copy."""
 
     def write(self, chunk: ChunkSpec, cuts: tuple[Cut, ...]) -> BlockBuilder:
         """Writes all units in the order of the action."""
@@ -155,8 +157,9 @@ class _BlockWriter:
         units = chunk.units if forward else chunk.units[::-1]
         cut = self._cut(units, cuts) if cuts else None
         launch = self._launches(units)
-        fetches = self.owner.sharded is not None or any(unit.offloaded for unit in units)
-        start = [self._instant("begin")] if fetches else []
+        sharded = self.owner.sharded is not None
+        fetches = sharded or (self.kind in OPENS and any(unit.offloaded_bytes for unit in units))
+        start = [self._instant("begin")] if sharded else []
         ahead = self.owner.spec.prefetch[0 if forward else 1] if fetches else 0
         entry = ending = -1
         for at in range(-ahead, len(units)):
@@ -167,6 +170,7 @@ class _BlockWriter:
             parts = self.owner.parts(units[at].work, self.kind) if cut is None else cut[at]
             if not parts and not fetches and not self.owner.memory(units[at], self.kind, self.allocates_gradients):
                 self.marks.skip()
+                self._release()
                 continue
             if entry < 0:
                 self.begin = [self._instant("begin").op] if needs_begin(parts) else []
@@ -174,9 +178,11 @@ class _BlockWriter:
             if entry < 0:
                 entry = first
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
+            self._release()
             self._after(units[at])
         if entry < 0 or self.open or self.joins:
             self.exits.append(self._instant("join", self._refs([*self.open, *self.joins])).op)
+        self._release()
         self.marks.close(self.exits[0] if entry < 0 else entry, self.exits[-1], forward=forward)
         # In a pipeline it is enough that the next action's launches come after these: half as many chains of ops.
         if entry >= 0 and launch and ending != entry and self.owner.spec.mesh.pp == 1:
@@ -186,8 +192,8 @@ class _BlockWriter:
         self.block.ports["out"] = self.exits[-1]
         return self.block
 
-    def _instant(self, name: str, after: Sequence[OpRef] = ()) -> OpRef:
-        return self.block.compute(name, 0.0, phase=self.phase, after=after, **self.facts)
+    def _instant(self, name: str, after: Sequence[OpRef] = (), **facts: Any) -> OpRef:
+        return self.block.compute(name, 0.0, phase=self.phase, after=after, **self.facts, **facts)
 
     def _refs(self, ops: Sequence[int]) -> list[OpRef]:
         return [OpRef(self.block.number, op) for op in ops]
@@ -217,10 +223,12 @@ class _BlockWriter:
             return
         unit, after = units[number], self._refs(self.exits[current - 1 : current]) if current > 0 else start
         sharded, fetched = self.owner.sharded, list[OpRef]()
-        if sharded and (self.kind == ActionKind.FORWARD or (self.kind in _OPENS and sharded.releases(unit))):
+        if sharded and (self.kind == ActionKind.FORWARD or (self.kind in OPENS and sharded.releases(unit))):
             fetched += sharded.gather(self.block, unit, after, phase=self.phase, **self.facts)
-        if self.kind in _OPENS and unit.offloaded:
-            fetched.append(self._copy(unit, "gpu", after))
+        if self.kind in OPENS and (size := unit.offloaded_bytes):
+            # It is in the lane after the unit before the current one, whose memory may be used again.
+            room = self._instant("prefetch", layer=unit.layer, alloc={"activations": size})
+            fetched.append(self._copy(unit, "gpu", room))
         self.fetched[number] = [ref.op for ref in fetched]
 
     def _unit(self, unit: Unit, at: int, parts: list[UnitPart], *, repeatable: bool) -> tuple[int, int]:
@@ -257,15 +265,26 @@ class _BlockWriter:
     def _after(self, unit: Unit) -> None:
         """Writes what follows a unit next to the computation: gradients reduced, activations copied away."""
         sharded = self.owner.sharded
-        if sharded and self.kind in _CLOSES:
+        if sharded and self.kind in CLOSES:
             reduced = sharded.reduce(self.block, unit, self._refs(self.exits[-1:]), self.chunk)
             self.marks.reductions += [ref.op for ref in reduced]
-        if self.kind == ActionKind.FORWARD and unit.offloaded:
-            self._copy(unit, "host", self._refs(self.exits[-1:]))
+        if self.kind == ActionKind.FORWARD and unit.offloaded_bytes:
+            self.leaving = unit, self._copy(unit, "host", self._refs(self.exits[-1:]))
 
-    def _copy(self, unit: Unit, to: str, after: list[OpRef]) -> OpRef:
+    def _release(self) -> None:
+        """Frees the activations that were copied next to the unit just written, for which computation waits.
+
+        Transformer Engine does so (`synchronize_on_group_commit_forward` of its double-buffered offload handler): the
+        compute stream waits for the copy stream before the tensors go back to the allocator.
+        """
+        if self.leaving is None:
+            return
+        (unit, copied), self.leaving = self.leaving, None
+        self._instant("release", [copied], layer=unit.layer, free={"activations": unit.offloaded_bytes})
+
+    def _copy(self, unit: Unit, to: str, after: After) -> OpRef:
         """Copies a unit's activations to the host or back, by a copy engine next to computation."""
-        size = unit.work.saved_bytes
+        size = unit.offloaded_bytes
         return self.block.add(
             Kind.COMPUTE,
             f"activations to {to}",
@@ -276,8 +295,6 @@ class _BlockWriter:
             moved_bytes=float(size),
             phase=self.phase,
             after=after,
-            free={"activations": size} if to == "host" else None,
-            alloc={"activations": size} if to == "gpu" else None,
             **self._facts(unit),
         )
 
@@ -328,7 +345,7 @@ def _items(work: Work, kind: ActionKind) -> Sequence[Item]:
     """Returns what a work does in an action, before parameters are split."""
     if kind == ActionKind.FORWARD:
         return work.forward
-    recompute = work.recompute if kind in _OPENS else ()
+    recompute = work.recompute if kind in OPENS else ()
     if kind == ActionKind.BACKWARD:
         return [*recompute, *work.backward] if recompute else work.backward
     if work.weight_share is not None:

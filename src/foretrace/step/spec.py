@@ -121,6 +121,7 @@ class Work:
         output_bytes: The activation that it hands on, on this rank.
         weight_share: Where `backward` does not tell input and weight gradients apart: the share of its computation that
             gives weight gradients.
+        offloaded_bytes: Memory of `saved_bytes` that goes to the host and back, where not all of it does.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Work:
     expert_parameters: int = 0
     output_bytes: int = 0
     weight_share: float | None = None
+    offloaded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,12 +144,17 @@ class Unit:
     Attributes:
         work: Its items and sizes.
         layer: The number its ops carry, or -1 for an end of the model.
-        offloaded: Whether its saved activations go to the host and back.
+        offloaded: Whether all its saved activations go to the host and back.
     """
 
     work: Work
     layer: int = -1
     offloaded: bool = False
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Saved activations that go to the host and back."""
+        return self.work.saved_bytes if self.offloaded else self.work.offloaded_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from foretrace.program.check import check
 from foretrace.program.columns import Phase
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
+from foretrace.step import build_step
 from foretrace.workload.plan import Plan
+from foretrace.workload.step_spec import ModelWorks, step_spec
 from hand_written_work import (
     EXPERT_PARAMETERS,
     FORWARD,
@@ -21,6 +24,8 @@ from hand_written_work import (
     SENT,
     WEIGHT,
     assembled,
+    layer_work,
+    setting_of,
     timed,
 )
 
@@ -42,6 +47,24 @@ def bytes_of(program: Program, name: str) -> list[int]:
 
 def ops_of(program: Program, rank: int = 0) -> Counter[str]:
     return Counter(simulate(timed(program), explain=False).timeline.rank(rank).name)
+
+
+def most_activations(answer: Answer) -> int:
+    return int(answer.memory_tracks[0].by_category()["activations"].max())
+
+
+def copies_of(program: Program) -> list[int]:
+    """The templates that copy activations to the host or back."""
+    lanes = [number for number, lane in enumerate(program.lanes) if lane.name.startswith("copy to")]
+    return [row for row, lane in enumerate(program.templates.columns["lane"]) if lane in lanes]
+
+
+def with_copies(program: Program, copy_s: float) -> Program:
+    """The program with copies that take `copy_s`."""
+    columns = program.templates.columns
+    duration = columns["duration_s"].copy()
+    duration[copies_of(program)] = copy_s
+    return replace(program, templates=replace(program.templates, columns={**columns, "duration_s": duration}))
 
 
 def test_a_lone_gpu_computes_and_updates() -> None:
@@ -226,6 +249,27 @@ class TestMemory:
         most = [int(one.memory_tracks[0].by_category()["activations"].max()) for one in (kept, moved)]
         assert most[1] < most[0]
         assert ops_of(program)["activations to host"] == ops_of(program)["activations to gpu"] == 4
+
+    def test_offloading_more_layers_never_needs_more_memory(self) -> None:
+        """The last layer's activations leave before they are fetched again."""
+        programs = [timed(assembled(6, Plan(1, gbs=2, offload_layers=count))) for count in range(7)]
+        peaks = [most_activations(simulate(program, explain=False)) for program in programs]
+        assert peaks == sorted(peaks, reverse=True)
+        assert peaks[6] == 2 * SAVED, "the layer that runs, and the one before or after it"
+
+    def test_slow_copies_take_time_not_memory(self) -> None:
+        """The compute lane waits for a copy before memory is free, so that memory does not depend on the link."""
+        program = timed(assembled(6, Plan(1, offload_layers=6)))
+        quick, slow = (simulate(with_copies(program, copy_s), explain=False) for copy_s in (1 * NS, 9000 * NS))
+        assert most_activations(quick) == most_activations(slow) == 2 * SAVED
+        assert quick.step_time_s == pytest.approx(6 * LAYER_S + 2 * NS, rel=1e-9), "the last one out, the first one back"
+        assert slow.step_time_s > 6 * 2 * 9000 * NS
+
+    def test_a_part_of_the_activations_leaves(self) -> None:
+        works = ModelWorks((replace(layer_work(), offloaded_bytes=SAVED // 4),) * 6)
+        program = build_step(step_spec(setting_of(6, Plan(1)), works))
+        assert most_activations(simulate(timed(program), explain=False)) == (6 * 3 + 2) * SAVED // 4
+        assert {int(program.templates.columns["moved_bytes"][row]) for row in copies_of(program)} == {SAVED // 4}
 
 
 class TestSharded:
