@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from math import isnan
+from dataclasses import dataclass, field
 from typing import Any
 
-from foretrace.basics.errors import InputError
 from foretrace.program.block import After, BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
-from foretrace.program.columns import UNPRICED, Kind, Phase, label
+from foretrace.program.columns import UNPRICED, Kind, label
 from foretrace.program.kernels import Copy, kernel_text
 from foretrace.schedules import ActionKind
 from foretrace.step.groups import Groups
-from foretrace.step.segments import Segment, UnitPart, count_launches, parts_of
+from foretrace.step.memory_rules import Memory, MemoryRules
+from foretrace.step.segments import CLOSES, OPENS, PHASES, UnitPart, count_launches, cut_parts, items_of, parts_of
 from foretrace.step.sharding import ShardedUnits
-from foretrace.step.spec import Call, ChunkSpec, Compute, Cut, Item, StepSpec, Unit, Work
-from foretrace.step.units import Detail, Memory, UnitWriter, WrittenUnit, needs_begin
+from foretrace.step.spec import ChunkSpec, Cut, Item, StepSpec, Unit, Work
+from foretrace.step.units import Detail, UnitWriter, WrittenUnit, needs_begin
 
-_PHASES = {
-    ActionKind.FORWARD: Phase.FORWARD,
-    ActionKind.BACKWARD: Phase.BACKWARD,
-    ActionKind.BACKWARD_INPUT: Phase.BACKWARD_INPUT,
-    ActionKind.BACKWARD_WEIGHT: Phase.BACKWARD_WEIGHT,
-}
-OPENS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
-"""Actions with which the backward of a microbatch begins."""
-CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
-"""Actions with which it ends."""
 _NONE = -1
-CUT_SLACK = 1e-12
-"""The share of a backward within which a cut is at the end of a computation, and not within the next."""
 
 
 @dataclass(slots=True)
@@ -73,6 +60,7 @@ class ActionWriter:
         self.build, self.spec, self.groups, self.detail = build, spec, groups, detail
         self.marks: dict[int, Marks] = {}
         self.sharded = ShardedUnits(spec.sharding, groups) if spec.sharding else None
+        self.rules = MemoryRules(self.sharded, spec.gradient_bytes)
         self.units: dict[tuple[object, ...], WrittenUnit] = {}
         self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
         self._items: dict[tuple[int, ActionKind], Sequence[Item]] = {}
@@ -101,7 +89,7 @@ class ActionWriter:
         """Returns what a work does in an action."""
         key = id(work), kind
         if key not in self._items:
-            items = _items(work, kind)
+            items = items_of(work, kind)
             self._items[key] = items if self.sharded is None else self.sharded.with_copies(work, kind, items)
         return self._items[key]
 
@@ -112,24 +100,6 @@ class ActionWriter:
             self._parts[key] = parts_of(self.items(work, kind))
         return self._parts[key]
 
-    def memory(self, unit: Unit, kind: ActionKind, allocates_gradients: bool) -> Memory:
-        """Returns the memory that a unit takes and gives back in an action."""
-        work, sharded = unit.work, self.sharded
-        gathered = sharded.gathered_bytes(unit) if sharded else 0
-        first, last, freed = dict[str, int](), dict[str, int](), dict[str, int]()
-        if kind == ActionKind.FORWARD:
-            last["activations"] = work.saved_bytes
-            if sharded and sharded.releases(unit):
-                freed["buffers"] = gathered
-        if kind in OPENS:
-            first["activations"] = work.recomputed_bytes
-            first["buffers"] = gathered  # the gradients of whole parameters, until they are scattered
-        if kind in CLOSES:
-            freed = {"activations": work.saved_bytes + work.recomputed_bytes, "buffers": gathered}
-            if allocates_gradients:
-                last["gradients"] = self.spec.gradient_bytes * (work.parameters + work.expert_parameters)
-        return Memory(_nonzero(first), _nonzero(last), _nonzero(freed))
-
 
 class _BlockWriter:
     """Writes one block."""
@@ -138,7 +108,7 @@ class _BlockWriter:
         self.owner, self.kind, self.chunk, self.allocates_gradients = owner, kind, chunk, allocates_gradients
         self.block = owner.build.block(label(kind))
         self.marks = owner.marks[self.block.number] = Marks()
-        self.phase = _PHASES[kind]
+        self.phase = PHASES[kind]
         self.facts: dict[str, Any] = {"chunk": chunk}
         self.exits: list[int] = []
         """The last op of each unit on the compute lane."""
@@ -155,7 +125,7 @@ class _BlockWriter:
         """Writes all units in the order of the action."""
         forward = self.kind == ActionKind.FORWARD
         units = chunk.units if forward else chunk.units[::-1]
-        cut = self._cut(units, cuts) if cuts else None
+        cut = cut_parts([self.owner.items(unit.work, self.kind) for unit in units], cuts) if cuts else None
         launch = self._launches(units)
         sharded = self.owner.sharded is not None
         fetches = sharded or (self.kind in OPENS and any(unit.offloaded_bytes for unit in units))
@@ -168,7 +138,7 @@ class _BlockWriter:
             if at < 0:
                 continue
             parts = self.owner.parts(units[at].work, self.kind) if cut is None else cut[at]
-            if not parts and not fetches and not self.owner.memory(units[at], self.kind, self.allocates_gradients):
+            if not parts and not fetches and not self._memory(units[at]):
                 self.marks.skip()
                 self._release()
                 continue
@@ -223,7 +193,7 @@ class _BlockWriter:
             return
         unit, after = units[number], self._refs(self.exits[current - 1 : current]) if current > 0 else start
         sharded, fetched = self.owner.sharded, list[OpRef]()
-        if sharded and (self.kind == ActionKind.FORWARD or (self.kind in OPENS and sharded.releases(unit))):
+        if sharded and sharded.gathers(unit, self.kind):
             fetched += sharded.gather(self.block, unit, after, phase=self.phase, **self.facts)
         if self.kind in OPENS and (size := unit.offloaded_bytes):
             # It is in the lane after the unit before the current one, whose memory may be used again.
@@ -241,7 +211,7 @@ class _BlockWriter:
         written, moved = owner.units.get(key) if repeatable else None, 0
         if written is None:
             writer = UnitWriter(block, owner.groups, owner.spec.launches, owner.detail, self._facts(unit))
-            written = writer.write(parts, owner.memory(unit, self.kind, self.allocates_gradients), self.phase)
+            written = writer.write(parts, self._memory(unit), self.phase)
             if repeatable:
                 owner.units[key] = written.draft()
         else:
@@ -258,6 +228,9 @@ class _BlockWriter:
         self.marks.last.append(end)
         self.marks.reductions += [op + moved for op in written.reductions]
         return first, written.last_begin + moved
+
+    def _memory(self, unit: Unit) -> Memory:
+        return self.owner.rules.unit(unit, self.kind, allocates_gradients=self.allocates_gradients)
 
     def _facts(self, unit: Unit) -> dict[str, Any]:
         return {**self.facts, "layer": unit.layer}
@@ -297,93 +270,3 @@ class _BlockWriter:
             after=after,
             **self._facts(unit),
         )
-
-    def _cut(self, units: tuple[Unit, ...], cuts: tuple[Cut, ...]) -> list[list[UnitPart]]:
-        """Returns the parts of each unit with the items of cuts between them.
-
-        A cut comes after its share of all computation: within a computation, which it divides, or after it, where what
-        runs next to that computation is listed.
-        """
-        each = [self.owner.items(unit.work, self.kind) for unit in units]
-        computed = [item.seconds for items in each for item in items if isinstance(item, Compute)]
-        if any(map(isnan, computed)):
-            problem = "a cut comes after a share of a backward whose computations have no seconds"
-            raise InputError("invalid-program", problem, hint="give them seconds, or reduce after units")
-        total, left, done = sum(computed), len(computed), 0.0
-        slack = CUT_SLACK * total
-        waiting = sorted(cuts, key=lambda cut: cut.share)
-        units_parts: list[list[UnitPart]] = []
-        for items in each:
-            parts: list[UnitPart] = []
-            at = 0
-            while at < len(items):
-                item, at = items[at], at + 1
-                if not isinstance(item, Compute):
-                    parts.append(item)
-                    continue
-                end, left, continues = done + item.seconds, left - 1, False
-                while not done and waiting and waiting[0].share * total <= slack:
-                    parts += _parts_of_cut(waiting.pop(0))
-                while waiting and waiting[0].share * total < end - slack and waiting[0].share * total > done + slack:
-                    before = waiting[0].share * total - done
-                    parts += [Segment((replace(item, seconds=before),), continues), *_parts_of_cut(waiting.pop(0))]
-                    item, done, continues = replace(item, seconds=item.seconds - before), done + before, True
-                parts.append(Segment((item,), continues))
-                done = end
-                while at < len(items) and isinstance(call := items[at], Call) and call.concurrent == "previous":
-                    parts.append(call)
-                    at += 1
-                while waiting and (not left or waiting[0].share * total <= min(done, total - 2 * slack) + slack):
-                    parts += _parts_of_cut(waiting.pop(0))
-            units_parts.append(parts)
-        if waiting:  # nothing is computed
-            units_parts[-1] += [part for cut in waiting for part in _parts_of_cut(cut)]
-        return units_parts
-
-
-def _items(work: Work, kind: ActionKind) -> Sequence[Item]:
-    """Returns what a work does in an action, before parameters are split."""
-    if kind == ActionKind.FORWARD:
-        return work.forward
-    recompute = work.recompute if kind in OPENS else ()
-    if kind == ActionKind.BACKWARD:
-        return [*recompute, *work.backward] if recompute else work.backward
-    if work.weight_share is not None:
-        return [*recompute, *_share_of(work.backward, kind, work.weight_share)]
-    weight = kind == ActionKind.BACKWARD_WEIGHT
-    return [*recompute, *(item for item in work.backward if (item.phase == Phase.BACKWARD_WEIGHT) == weight)]
-
-
-def _share_of(items: Sequence[Item], kind: ActionKind, weight_share: float) -> list[Item]:
-    """Returns the part of a backward that gives input or weight gradients.
-
-    Weight gradients take `weight_share` of the computation; collectives and the host belong to input gradients.
-    """
-    inputs, phase = kind == ActionKind.BACKWARD_INPUT, _PHASES[kind]
-    share = 1 - weight_share if inputs else weight_share
-    shared: list[Item] = []
-    for item in items:
-        if not isinstance(item, Compute):
-            shared += [replace(item, phase=phase)] if inputs else []
-        elif item.kernels or isnan(item.seconds):
-            problem = f"{item.name} has no seconds that a schedule could divide into input and weight gradients"
-            raise InputError("invalid-program", problem, hint="list both, told apart by phase")
-        else:
-            shared.append(replace(item, seconds=share * item.seconds, phase=phase))
-    return shared
-
-
-def _parts_of_cut(cut: Cut) -> list[UnitPart]:
-    """Returns the parts of a cut: its computations within what it divides, its calls next to the rest of the step."""
-    return [
-        Segment((item,), continues=True)
-        if isinstance(item, Compute)
-        else replace(item, concurrent="step")
-        if isinstance(item, Call)
-        else item
-        for item in cut.items
-    ]
-
-
-def _nonzero(sizes: dict[str, int]) -> dict[str, int]:
-    return {category: size for category, size in sizes.items() if size}

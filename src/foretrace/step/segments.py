@@ -1,14 +1,29 @@
-"""Turns the items of an action into the ops they become, and counts the host's launches for them."""
+"""Finds the items of a work in an action and the ops they become, and counts the host's launches for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 
+from foretrace.basics.errors import InputError
 from foretrace.program.columns import Phase
 from foretrace.program.kernels import GroupedGemm, Kernel
-from foretrace.step.spec import Call, Compute, CudaGraphs, HostWork, Item
+from foretrace.schedules import ActionKind
+from foretrace.step.spec import Call, Compute, CudaGraphs, Cut, HostWork, Item, Work
+
+PHASES = {
+    ActionKind.FORWARD: Phase.FORWARD,
+    ActionKind.BACKWARD: Phase.BACKWARD,
+    ActionKind.BACKWARD_INPUT: Phase.BACKWARD_INPUT,
+    ActionKind.BACKWARD_WEIGHT: Phase.BACKWARD_WEIGHT,
+}
+OPENS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+"""Actions with which the backward of a microbatch begins."""
+CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+"""Actions with which it ends."""
+CUT_SLACK = 1e-12
+"""The share of a backward within which a cut is at the end of a computation, and not within the next."""
 
 _GRADIENTS = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 
@@ -59,6 +74,19 @@ class Segment:
 UnitPart = Segment | Call | HostWork
 
 
+def items_of(work: Work, kind: ActionKind) -> Sequence[Item]:
+    """Returns what a work does in an action, before parameters are split."""
+    if kind == ActionKind.FORWARD:
+        return work.forward
+    recompute = work.recompute if kind in OPENS else ()
+    if kind == ActionKind.BACKWARD:
+        return [*recompute, *work.backward] if recompute else work.backward
+    if work.weight_share is not None:
+        return [*recompute, *_share_of(work.backward, kind, work.weight_share)]
+    weight = kind == ActionKind.BACKWARD_WEIGHT
+    return [*recompute, *(item for item in work.backward if (item.phase == Phase.BACKWARD_WEIGHT) == weight)]
+
+
 def parts_of(items: Sequence[Item]) -> list[UnitPart]:
     """Returns the items in order, with adjacent computations joined to segments.
 
@@ -92,6 +120,51 @@ def parts_of(items: Sequence[Item]) -> list[UnitPart]:
     return parts
 
 
+def cut_parts(units: Sequence[Sequence[Item]], cuts: Sequence[Cut]) -> list[list[UnitPart]]:
+    """Returns the parts of each unit of a backward, given its items, with the items of cuts between them.
+
+    A cut comes after its share of all computation: within a computation, which it divides, or after it, where what
+    runs next to that computation is listed.
+
+    Raises:
+        InputError: A computation has no seconds.
+    """
+    computed = [item.seconds for items in units for item in items if isinstance(item, Compute)]
+    if any(map(isnan, computed)):
+        problem = "a cut comes after a share of a backward whose computations have no seconds"
+        raise InputError("invalid-program", problem, hint="give them seconds, or reduce after units")
+    total, left, done = sum(computed), len(computed), 0.0
+    slack = CUT_SLACK * total
+    waiting = sorted(cuts, key=lambda cut: cut.share)
+    units_parts: list[list[UnitPart]] = []
+    for items in units:
+        parts: list[UnitPart] = []
+        at = 0
+        while at < len(items):
+            item, at = items[at], at + 1
+            if not isinstance(item, Compute):
+                parts.append(item)
+                continue
+            end, left, continues = done + item.seconds, left - 1, False
+            while not done and waiting and waiting[0].share * total <= slack:
+                parts += _parts_of_cut(waiting.pop(0))
+            while waiting and waiting[0].share * total < end - slack and waiting[0].share * total > done + slack:
+                before = waiting[0].share * total - done
+                parts += [Segment((replace(item, seconds=before),), continues), *_parts_of_cut(waiting.pop(0))]
+                item, done, continues = replace(item, seconds=item.seconds - before), done + before, True
+            parts.append(Segment((item,), continues))
+            done = end
+            while at < len(items) and isinstance(call := items[at], Call) and call.concurrent == "previous":
+                parts.append(call)
+                at += 1
+            while waiting and (not left or waiting[0].share * total <= min(done, total - 2 * slack) + slack):
+                parts += _parts_of_cut(waiting.pop(0))
+        units_parts.append(parts)
+    if waiting:  # nothing is computed
+        units_parts[-1] += [part for cut in waiting for part in _parts_of_cut(cut)]
+    return units_parts
+
+
 def count_launches(items: Sequence[Item], graphs: CudaGraphs) -> int:
     """Counts the host's launches of a unit's items.
 
@@ -105,6 +178,37 @@ def count_launches(items: Sequence[Item], graphs: CudaGraphs) -> int:
         count += int(not replayed) if graphed else _launches(item)
         replayed = graphed
     return count
+
+
+def _share_of(items: Sequence[Item], kind: ActionKind, weight_share: float) -> list[Item]:
+    """Returns the part of a backward that gives input or weight gradients.
+
+    Weight gradients take `weight_share` of the computation; collectives and the host belong to input gradients.
+    """
+    inputs, phase = kind == ActionKind.BACKWARD_INPUT, PHASES[kind]
+    share = 1 - weight_share if inputs else weight_share
+    shared: list[Item] = []
+    for item in items:
+        if not isinstance(item, Compute):
+            shared += [replace(item, phase=phase)] if inputs else []
+        elif item.kernels or isnan(item.seconds):
+            problem = f"{item.name} has no seconds that a schedule could divide into input and weight gradients"
+            raise InputError("invalid-program", problem, hint="list both, told apart by phase")
+        else:
+            shared.append(replace(item, seconds=share * item.seconds, phase=phase))
+    return shared
+
+
+def _parts_of_cut(cut: Cut) -> list[UnitPart]:
+    """Returns the parts of a cut: its computations within what it divides, its calls next to the rest of the step."""
+    return [
+        Segment((item,), continues=True)
+        if isinstance(item, Compute)
+        else replace(item, concurrent="step")
+        if isinstance(item, Call)
+        else item
+        for item in cut.items
+    ]
 
 
 def _joins(item: Compute) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Stream
+from foretrace.program.program import Communicator
 from foretrace.schedules import ActionKind
-from foretrace.step.groups import Groups
+from foretrace.step.segments import OPENS
 from foretrace.step.spec import Compute, Item, Sharding, Unit, Work
 
 
@@ -19,7 +20,7 @@ class ShardedUnits:
     """Writes the gathers and reductions of units."""
 
     spec: Sharding
-    groups: Groups
+    groups: Mapping[str, Communicator]
 
     def gathered_bytes(self, unit: Unit) -> int:
         """Returns the memory of a unit's parameters while they are gathered."""
@@ -31,6 +32,17 @@ class ShardedUnits:
         Ends of the model are used again right away or, as the root module of FSDP, kept.
         """
         return self.spec.reshard and unit.layer >= 0
+
+    def gathers(self, unit: Unit, kind: ActionKind) -> bool:
+        """Returns whether an action gathers a unit's parameters."""
+        if kind == ActionKind.FORWARD:
+            return True
+        return kind in OPENS and self.releases(unit)
+
+    def reduction_bytes(self, unit: Unit) -> tuple[int, int]:
+        """Returns the memory that the reduction of a unit's gradients takes, and what it gives back in the end."""
+        copied = self._copied_bytes(sum(count for count, _ in self._split(unit)))
+        return copied, copied + self.gathered_bytes(unit)
 
     def gather(self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], **facts: Any) -> list[OpRef]:
         """Appends the all-gathers of a unit's parameters, dense ones and those of experts."""
@@ -56,8 +68,7 @@ class ShardedUnits:
         size, held = self.spec.gradient_bytes, self.spec.parameter_bytes
         facts: dict[str, Any] = {"phase": Phase.BACKWARD, "chunk": chunk, "layer": unit.layer}
         for count, group in self._split(unit):
-            # A gradient that is reduced in another dtype than it was computed in is copied for it.
-            copied = size * count if size != held else 0
+            copied = self._copied_bytes(count)
             op = block.collective(
                 Collective.REDUCE_SCATTER,
                 self.groups[group],
@@ -95,6 +106,11 @@ class ShardedUnits:
         into = Compute("copy gradients", Phase.BACKWARD_WEIGHT, ((1, Stream("cast", gathered, reduced)),))
         first = [out] if kind != ActionKind.BACKWARD_WEIGHT and self.spec.reshard else []
         return [*first, *items, *([into] if kind != ActionKind.BACKWARD_INPUT else [])]
+
+    def _copied_bytes(self, count: int) -> int:
+        """Returns the size of the copies of gradients that are reduced in another dtype than they are computed in."""
+        spec = self.spec
+        return spec.gradient_bytes * count if spec.gradient_bytes != spec.parameter_bytes else 0
 
     def _split(self, unit: Unit) -> list[tuple[int, str]]:
         """Returns the parameters of a unit that several ranks split, with the group that does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any, Literal
 
@@ -12,14 +12,12 @@ from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import UNPRICED, Kind, Phase, label
 from foretrace.program.kernels import kernel_text, kernels_text
 from foretrace.program.program import Communicator
+from foretrace.step.memory_rules import NO_PART, BytesByCategory, Memory, add_bytes, lane_memory, temporaries
 from foretrace.step.segments import Segment, UnitPart
 from foretrace.step.spec import Call, Compute, HostWork, Launches
 
 Detail = Literal["segment", "kernel"]
 """Whether kernels that run without a break between communications are one op, or each an op of its own."""
-
-BytesByCategory = Mapping[str, int]
-"""Bytes by category of memory."""
 
 _SYNC_LAUNCHES = 2
 
@@ -30,18 +28,6 @@ def sync_gap_s(launch_s: float) -> float:
     The host notices the end of a copy, then launches the next kernel.
     """
     return _SYNC_LAUNCHES * launch_s
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory that a unit takes when it begins and when its last op begins, and gives back when that op ends."""
-
-    at_first: BytesByCategory = field(default_factory=dict)
-    at_last: BytesByCategory = field(default_factory=dict)
-    freed: BytesByCategory = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.at_first or self.at_last or self.freed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +97,13 @@ class UnitWriter:
 
     def write(self, parts: Sequence[UnitPart], memory: Memory, phase: Phase) -> WrittenUnit:
         """Writes all parts, with the unit's memory at its ends. A unit without computation is an op of no time."""
-        on_lane = [at for at, part in enumerate(parts) if not isinstance(part, Call) or part.concurrent is None]
-        first, last = (on_lane[0], on_lane[-1]) if on_lane else (-1, -1)
+        takes = lane_memory(parts, memory)
         for at, part in enumerate(parts):
-            if isinstance(part, Call) and part.concurrent is not None:
+            if at not in takes:
+                assert isinstance(part, Call)
                 self._concurrent(part)
                 continue
-            allocated = dict(memory.at_first) if at == first else {}
-            freed: dict[str, int] = {}
-            if at == last:
-                allocated, freed = _sum(allocated, memory.at_last), dict(memory.freed)
+            allocated, freed = takes[at]
             if isinstance(part, Segment):
                 self._segment(part, allocated, freed)
                 self._sync(part)
@@ -128,10 +111,10 @@ class UnitWriter:
                 self._append(self._collective(part, "compute", self._all_waits(), alloc=allocated, free=freed))
             else:
                 self._host(part, allocated, freed)
-        if not on_lane:
-            alloc = _sum(memory.at_first, memory.at_last)
+        if not self.lane:
+            alloc, freed = takes[NO_PART]
             op = self.block.compute(
-                "nothing", 0.0, phase=phase, after=self._waits(), alloc=alloc, free=memory.freed, **self.facts
+                "nothing", 0.0, phase=phase, after=self._waits(), alloc=alloc, free=freed, **self.facts
             )
             self._append(op)
         return WrittenUnit(
@@ -175,8 +158,8 @@ class UnitWriter:
         if self.detail == "kernel" and segment.items[0].kernels:
             self._kernels(segment, allocated, freed)
             return
-        temporary = _temporary(segment.temporary_bytes)
-        memory = {"alloc": _sum(allocated, temporary), "free": _sum(freed, temporary)}
+        temporary = temporaries(segment.temporary_bytes)
+        memory = {"alloc": add_bytes(allocated, temporary), "free": add_bytes(freed, temporary)}
         # A part of a divided computation waits for nothing that the first part has not waited for.
         divided = [] if self.lane else self.waits
         after = divided if segment.continues else self._waits()
@@ -190,7 +173,7 @@ class UnitWriter:
         ]
         after = self._waits()
         for at, (item, kernel) in enumerate(each):
-            temporary = _temporary(item.temporary_bytes)
+            temporary = temporaries(item.temporary_bytes)
             op = self.block.compute(
                 item.name,
                 phase=item.phase,
@@ -198,8 +181,8 @@ class UnitWriter:
                 flops=kernel.flops,
                 moved_bytes=kernel.moved_bytes,
                 after=after if at == 0 else (),
-                alloc=_sum(allocated if at == 0 else {}, temporary),
-                free=_sum(freed if at == len(each) - 1 else {}, temporary),
+                alloc=add_bytes(allocated if at == 0 else {}, temporary),
+                free=add_bytes(freed if at == len(each) - 1 else {}, temporary),
                 **self.facts,
             )
             self._append(op, begins=at == 0)
@@ -290,11 +273,3 @@ def collective_op(block: BlockBuilder, call: Call, over: Communicator, lane: str
         dtype=call.dtype,
         **facts,
     )
-
-
-def _temporary(size: int) -> dict[str, int]:
-    return {"temporaries": size} if size else {}
-
-
-def _sum(left: BytesByCategory, other: BytesByCategory) -> dict[str, int]:
-    return {key: left.get(key, 0) + other.get(key, 0) for key in (*left, *other)}

@@ -262,7 +262,9 @@ class TestMemory:
         program = timed(assembled(6, Plan(1, offload_layers=6)))
         quick, slow = (simulate(with_copies(program, copy_s), explain=False) for copy_s in (1 * NS, 9000 * NS))
         assert most_activations(quick) == most_activations(slow) == 2 * SAVED
-        assert quick.step_time_s == pytest.approx(6 * LAYER_S + 2 * NS, rel=1e-9), "the last one out, the first one back"
+        assert quick.step_time_s == pytest.approx(6 * LAYER_S + 2 * NS, rel=1e-9), (
+            "the last one out, the first one back"
+        )
         assert slow.step_time_s > 6 * 2 * 9000 * NS
 
     def test_a_part_of_the_activations_leaves(self) -> None:
