@@ -2,8 +2,8 @@
 
 Read `spec.py` first: every input that is a pipelined step describes itself as a `StepSpec`. `build.py` has
 `build_step`, `check.py` refuses a description that does not fit together, and `actions.py`, `units.py`, `segments.py`
-and `groups.py` write its parts. `end.py`, `buckets.py`, `optimizer.py` and `sharding.py` hold the rules that several
-inputs share.
+and `groups.py` write its parts. `end.py`, `buckets.py`, `optimizer.py`, `sharding.py` and `memory_rules.py` hold the
+rules that several inputs share. `memory.py` finds the peak of memory without running the step.
 """
 
 from foretrace.step.build import build_step

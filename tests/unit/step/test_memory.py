@@ -1,0 +1,84 @@
+"""The peak of a stage, from the order of its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foretrace.schedules import ActionKind
+from foretrace.step.memory import SchedulePlace, stage_peaks
+from foretrace.step.spec import StepSpec
+from foretrace.workload.plan import Plan
+from foretrace.workload.step_spec import step_spec
+from hand_written_work import PARAMETERS, RECOMPUTED, SAVED, SENT, setting_of, works
+
+TEMPORARY = 77
+"""What the last computation of a layer's forward needs while it runs."""
+HELD = PARAMETERS * (2 + 4 + 12)
+"""Weights, gradients and optimizer state of a layer that nobody else shares."""
+
+
+def spec_of(layers: int, plan: Plan, **facts: object) -> StepSpec:
+    how = {name: facts.pop(name) for name in ("recompute", "ends") if name in facts}
+    return step_spec(setting_of(layers, plan, **facts), works(layers, **how))  # type: ignore[arg-type]
+
+
+def test_1f1b_holds_a_microbatch_less_on_each_stage() -> None:
+    peaks = stage_peaks(spec_of(8, Plan(4, pp=4, gbs=8)))
+    # The last layer of the last forward before the first backward.
+    expected = [2 * HELD + 2 * SENT + 2 * SAVED * (4 - stage) + TEMPORARY for stage in range(4)]
+    assert [peak.peak_bytes for peak in peaks] == expected
+    assert [peak.place for peak in peaks] == [
+        SchedulePlace(ActionKind.FORWARD, 3 - stage, 0, 1, 1) for stage in range(4)
+    ]
+    assert all(peak.exact for peak in peaks)
+    assert peaks[0].by_category == {
+        "weights": 2 * 2 * PARAMETERS,
+        "gradients": 2 * 4 * PARAMETERS,
+        "optimizer": 2 * 12 * PARAMETERS,
+        "activations": 8 * SAVED,
+        "temporaries": TEMPORARY,
+        "buffers": 2 * SENT,
+    }
+
+
+def test_recomputed_activations_are_at_the_peak_of_the_first_backward() -> None:
+    (peak,) = stage_peaks(spec_of(4, Plan(1, recompute="full"), recompute=True))
+    assert peak.by_category["activations"] == 4 * SAVED + RECOMPUTED
+    assert peak.place == SchedulePlace(ActionKind.BACKWARD, 0, 0, 3, 3)
+
+
+def test_gradients_without_a_buffer_add_up_in_the_first_backward() -> None:
+    (peak,) = stage_peaks(spec_of(4, Plan(1, gbs=3), fused_gradient_accumulation=False))
+    assert peak.by_category["gradients"] == 4 * 4 * PARAMETERS
+    # All gradients are there when the first microbatch is done, so that the second one is the first at the peak.
+    assert peak.place == SchedulePlace(ActionKind.FORWARD, 1, 0, 3, 3)
+
+
+def test_offloaded_layers_hold_two_of_them_at_a_time() -> None:
+    peaks = [stage_peaks(spec_of(6, Plan(1, offload_layers=count)))[0] for count in range(7)]
+    activations = [peak.by_category["activations"] for peak in peaks]
+    assert activations == [SAVED * count for count in (6, 5, 4, 3, 2, 2, 2)]
+
+
+def test_parameters_that_ranks_split_give_a_bound() -> None:
+    (peak,) = stage_peaks(spec_of(6, Plan(8, zero=3)))
+    assert not peak.exact
+    # The layer that runs and its gradients in bf16, those of the one before it, and their copy in fp32 for the scatter.
+    assert peak.by_category["buffers"] == (3 * 2 + 4) * PARAMETERS
+
+
+def test_roles_that_do_the_same_have_the_same_peak() -> None:
+    spec = spec_of(2, Plan(2, gbs=4))
+    (role,) = spec.roles
+    twins = replace(spec, roles=(replace(role, name="one", ranks=[0]), replace(role, name="other", ranks=[1])))
+    one, other = stage_peaks(twins)
+    assert (one.role, other.role) == ("one", "other")
+    assert replace(one, role="other") == other
+
+
+def test_a_step_without_memory_has_no_place() -> None:
+    spec = spec_of(2, Plan(1))
+    empty = replace(spec.roles[0].chunks[0][0], units=())
+    (peak,) = stage_peaks(replace(spec, roles=(replace(spec.roles[0], chunks=((empty,),), end=()),)))
+    assert peak.place is None
+    assert peak.peak_bytes == sum(spec.roles[0].resident.values())
