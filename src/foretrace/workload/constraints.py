@@ -38,6 +38,8 @@ class PlanSizes:
     """The kinds of layers with experts."""
     dense_ffns: tuple[tuple[str, int], ...]
     """Widths that tp divides, in words and as numbers."""
+    is_swiglu: bool
+    """Whether every feed-forward layer and expert is a SwiGLU."""
 
     @classmethod
     def of(cls, model: Model, plan: Plan, stack: Stack | None = None) -> PlanSizes:
@@ -46,6 +48,7 @@ class PlanSizes:
         feed_forwards = dict.fromkeys(layer.feed_forward for layer in model.layers)
         experts = tuple(kind for kind in feed_forwards if isinstance(kind, Experts))
         shared = [("shared expert ffn", kind.shared.ffn) for kind in experts if kind.shared is not None]
+        mlps = [kind.expert if isinstance(kind, Experts) else kind for kind in feed_forwards]
         return cls(
             model=model,
             plan=plan,
@@ -56,6 +59,7 @@ class PlanSizes:
             ),
             experts=experts,
             dense_ffns=(*(("ffn", kind.ffn) for kind in feed_forwards if isinstance(kind, Mlp)), *shared),
+            is_swiglu=all(mlp.gated and mlp.activation == "silu" for mlp in mlps),
         )
 
     def with_plan(self, plan: Plan) -> PlanSizes:
@@ -338,6 +342,64 @@ def _recompute(sizes: PlanSizes) -> str | None:
     return f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}"
 
 
+def _modules_of_whole_layers(sizes: PlanSizes) -> str | None:
+    if not sizes.plan.recompute_modules or sizes.plan.recompute != "full":
+        return None
+    return f"recompute_modules are {', '.join(sizes.plan.recompute_modules)}, but recompute is full"
+
+
+def _stack_modules(sizes: PlanSizes) -> str | None:
+    stack = sizes.stack
+    unknown = [module for module in sizes.plan.recompute_modules or () if module not in stack.recompute_modules]
+    if not unknown:
+        return None
+    known = ", ".join(stack.recompute_modules)
+    has = f"it has {known}" if known else "it recomputes layers by a policy of its own, --recompute selective"
+    return f"{stack.name} does not recompute {', '.join(unknown)} by name: {has}"
+
+
+def _offloading_stack(sizes: PlanSizes) -> str | None:
+    if not sizes.plan.offload_modules or sizes.stack.offloads_modules:
+        return None
+    return f"{sizes.stack.name} does not offload parts of a layer"
+
+
+def _offloaded_projection(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `TransformerConfig.__post_init__`."""
+    modules = sizes.plan.offload_modules
+    alone = "attn_proj" in modules and "core_attn" not in modules
+    return "offload_modules has attn_proj without core_attn" if alone else None
+
+
+def _offloaded_twice(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `TransformerConfig.__post_init__`: not with cpu_offloading."""
+    plan = sizes.plan
+    if not plan.offload_modules or not plan.offload_layers:
+        return None
+    return f"offload_modules are given, and offload_layers is {plan.offload_layers}"
+
+
+def _offloaded_in_recomputed(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `TransformerConfig.__post_init__`: nothing is kept inside of a recomputed mixture."""
+    inside = [module for module in sizes.plan.offload_modules if module in ("expert_fc1", "moe_act")]
+    if not inside or "moe" not in (sizes.plan.recompute_modules or ()):
+        return None
+    return f"offload_modules has {' and '.join(inside)}, but recompute_modules has all of moe"
+
+
+def _narrowing_stack(sizes: PlanSizes) -> str | None:
+    if not sizes.plan.fp8_activation_input or sizes.stack.narrows_activation_input:
+        return None
+    return f"{sizes.stack.name} does not keep the input of activations in 8 bits"
+
+
+def _narrow_swiglu(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `TransformerConfig.__post_init__`."""
+    if not sizes.plan.fp8_activation_input or sizes.is_swiglu:
+        return None
+    return f"fp8_activation_input is on, but {sizes.model.name} has another activation than SwiGLU"
+
+
 def _at_most_all_layers(field: str) -> Problem:
     def problem(sizes: PlanSizes) -> str | None:
         count, layers = getattr(sizes.plan, field), len(sizes.model.layers)
@@ -415,6 +477,24 @@ CONSTRAINTS: Final = (
         "bad-plan", ("recompute", "recompute_layers"), _recompute, "whole layers are recomputed under recompute full"
     ),
     Constraint("bad-plan", ("recompute_layers",), _at_most_all_layers("recompute_layers")),
+    Constraint(
+        "bad-plan",
+        ("recompute_modules",),
+        _modules_of_whole_layers,
+        "parts of a layer are recomputed under recompute selective",
+    ),
+    Constraint("bad-plan", ("recompute_modules",), _stack_modules),
+    Constraint("bad-plan", ("offload_modules",), _offloading_stack),
+    Constraint(
+        "bad-plan",
+        ("offload_modules",),
+        _offloaded_projection,
+        "the input of attn_proj is the output of core_attn, whose backward needs it too",
+    ),
+    Constraint("bad-plan", ("offload_layers", "offload_modules"), _offloaded_twice),
+    Constraint("bad-plan", ("offload_modules", "recompute_modules"), _offloaded_in_recomputed),
+    Constraint("bad-plan", ("fp8_activation_input",), _narrowing_stack),
+    Constraint("bad-plan", ("fp8_activation_input",), _narrow_swiglu),
     Constraint("bad-plan", ("offload_layers",), _at_most_all_layers("offload_layers")),
     Constraint(
         "bad-plan",

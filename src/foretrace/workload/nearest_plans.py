@@ -15,7 +15,7 @@ from foretrace.basics.limits import MAX_GPUS
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.workload.check_plan import MAX_TOKENS
 from foretrace.workload.constraints import Constraint, PlanSizes, broken, max_microbatches
-from foretrace.workload.plan import Plan
+from foretrace.workload.plan import WORD_LISTS, Plan
 
 MAX_TRIED: Final = 500
 """Plans that a search checks: some 20 ms."""
@@ -120,9 +120,10 @@ def _changed(sizes: PlanSizes, changes: Changes) -> PlanSizes:
 
 def _words(before: Plan, after: Plan) -> str:
     """Returns the options that make one plan of another."""
-    names = [name for name in before.__slots__ if getattr(before, name) != getattr(after, name)]
-    words = [f"{_option(name)} {_text(getattr(after, name))}" for name in names if getattr(after, name) is not None]
-    dropped = [_option(name) for name in names if getattr(after, name) is None]
+    values = {name: getattr(after, name) for name in before.__slots__ if getattr(before, name) != getattr(after, name)}
+    absent = {name for name, value in values.items() if value is None or value is False or value == ()}
+    words = [f"{_option(name)} {_text(value)}" for name, value in values.items() if name not in absent]
+    dropped = [_option(name) for name in values if name in absent]
     return " ".join([*words, *([f"without {' and '.join(dropped)}"] if dropped else [])])
 
 
@@ -228,6 +229,26 @@ def _all_layers(sizes: PlanSizes) -> Choices:
     return ((len(sizes.model.layers), 0.0),)
 
 
+def _recompute_modules(sizes: PlanSizes) -> Choices:
+    """Returns the given modules that the software has and that nothing offloads from, or none."""
+    plan = sizes.plan
+    known = tuple(module for module in plan.recompute_modules or () if module in sizes.stack.recompute_modules)
+    for modules in (known, tuple(module for module in known if module != "moe")):
+        if modules and modules != plan.recompute_modules:
+            yield modules, 0.0
+    yield None, 0.5
+
+
+def _offload_modules(sizes: PlanSizes) -> Choices:
+    """Returns the given modules with the one that is missing, without those that cannot be, or none."""
+    given = sizes.plan.offload_modules
+    more = tuple(module for module in WORD_LISTS["offload_modules"] if module in (*given, "core_attn"))
+    for modules in (more, tuple(module for module in given if module not in ("expert_fc1", "moe_act"))):
+        if modules and modules != given:
+            yield modules, 0.0
+    yield (), 0.5
+
+
 _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     **{field: _axis(field) for field in ("tp", "cp", "pp", "ep", "etp")},
     "gpus": _gpus,
@@ -242,7 +263,10 @@ _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     "shard": _shards,
     "recompute": _value("full"),
     "recompute_layers": lambda sizes: (*_all_layers(sizes), (None, 1.0)),
-    "offload_layers": _all_layers,
+    "recompute_modules": _recompute_modules,
+    "offload_layers": lambda sizes: (*_all_layers(sizes), (0, 1.0)),
+    "offload_modules": _offload_modules,
+    "fp8_activation_input": _value(False),
     "routing": lambda sizes: ((sizes.plan.routing_of(), 0.0),),
     "rank_order": _value(DEFAULT_ORDER),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.models.model import Experts, Model
@@ -13,15 +14,31 @@ from foretrace.schedules.registry import make
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
 from foretrace.workload.constraints import PlanSizes
+from foretrace.workload.layers import dropped_share, offloaded_share, recomputed_modules
 from foretrace.workload.nearest_plans import check_constraints
-from foretrace.workload.plan import Plan
+from foretrace.workload.plan import Plan, RecomputeModule
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
+
+MIN_DROPPED: Final = 0.01
+"""Share of a layer's kept activations that a recomputed part must drop to be worth it: fused attention drops the
+statistics of its softmax, about a thousandth."""
+_NO_GAIN: Final[dict[RecomputeModule, str]] = {
+    "core_attn": "fused attention keeps nothing for its backward but what other layers keep as well",
+    "layernorm": "every norm is inside the linear layer behind it",
+    "mla_up_proj": "the model has no latent attention",
+    "mlp": "the model has no dense feed-forward layer",
+    "moe": "the model has no experts",
+    "moe_act": "the model has no experts",
+    "shared_experts": "the model has no shared experts",
+}
 
 
 def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     """The plan with every choice made. `stack` is the software where it is not one of the plan's by name."""
     plan = check_plan(plan)
+    if plan.recompute_modules and plan.recompute == "none":
+        plan = replace(plan, recompute="selective")
     sizes = PlanSizes.of(model, plan, stack)
     check_size("seq_len", sizes.seq_len)
     check_constraints(sizes)
@@ -120,17 +137,23 @@ def _warnings(setting: Setting) -> list[Diagnostic]:
             f"reduces in each of {setting.microbatches} microbatches, which takes longer"
         )
         warnings.append(Diagnostic("warning", "not-modelled", text))
-    stack = setting.stack
-    if plan.recompute == "selective" and stack.selective == "core" and stack.attention != "unfused":
-        text = (
-            "recompute selective saves nothing: it runs core attention again, and fused attention keeps nothing for "
-            "its backward but what other layers keep as well"
-        )
-        warnings.append(Diagnostic("warning", "recompute-saves-nothing", text))
+    for module in recomputed_modules(setting):
+        if dropped_share(setting, module) < MIN_DROPPED:
+            text = f"recomputing {module} saves nothing here: {_no_gain(setting, module)}"
+            warnings.append(Diagnostic("warning", "recompute-saves-nothing", text))
     if plan.cp >= 4:
         text = "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
         warnings.append(Diagnostic("warning", "uncertain", text))
     return warnings
+
+
+def _no_gain(setting: Setting, module: RecomputeModule) -> str:
+    """Returns why recomputing a module saves nothing."""
+    if module in ("moe_act", "shared_experts") and "moe" in (setting.plan.recompute_modules or ()):
+        return "moe runs it again already"
+    if module == "moe_act" and setting.plan.fp8_activation_input and _has_experts(setting.model):
+        return "its input is then kept in 16 bits instead of 8"
+    return _NO_GAIN[module]
 
 
 def _idle(setting: Setting, moe: bool) -> list[str]:
@@ -145,6 +168,10 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),
         (plan.pp_overlap and plan.pp == 1, "pp overlap (pp is 1)"),
+        *(
+            (offloaded_share(setting, module) <= 0, f"offload {module} (it keeps nothing of its own)")
+            for module in plan.offload_modules
+        ),
         (
             plan.pp_overlap and plan.pp > 1 and setting.schedule not in BATCHED,
             f"pp overlap ({setting.schedule} never waits for transfers)",

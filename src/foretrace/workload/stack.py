@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from foretrace.workload.plan import RecomputeModule
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
@@ -61,6 +63,14 @@ class Stack:
     """Whether bias gradients come out of a product's epilogue; else they are sums over rows."""
     selective: Literal["core", "products"] = "core"
     """What `selective` recompute runs again: core attention, or all but attention and every second product."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """The parts of a layer that a plan may name for `selective` recompute."""
+    offloads_modules: bool = False
+    """Whether a plan may name parts of a layer whose inputs go to the host."""
+    fuses_norms: bool = False
+    """Whether a norm is part of the linear layer behind it, where there is one and no router."""
+    narrows_activation_input: bool = False
+    """Whether the input of SwiGLU can be kept in 8 bits."""
     early_stop: bool = False
     """Whether recompute stops at the last tensor that the backward needs (non-reentrant checkpoints)."""
     separate_experts: bool = False

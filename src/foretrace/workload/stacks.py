@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.workload.plan import RecomputeModule
 from foretrace.workload.stack import Stack
 
 _EAGER_LAUNCH_S: Final = 31e-6
@@ -13,6 +14,11 @@ _EAGER_LAUNCH_S: Final = 31e-6
 with an H200: 26.0 and 35.9 us over 266 launches forward and 396 backward, of kernels too small to fill the GPU."""
 _COMPILED_LAUNCH_S: Final = 12e-6
 """Guessed: between a bare launch (2.5 us in a graph) and an eager one; products are still called one by one."""
+
+_WRAPPED_MODULES: Final[tuple[RecomputeModule, ...]] = ("core_attn", "mlp", "moe", "shared_experts")
+"""Parts of a layer that plain PyTorch code wraps in torch.utils.checkpoint."""
+_WITHOUT_OUTPUT: Final[tuple[RecomputeModule, ...]] = ("layernorm", "moe_act", "mla_up_proj")
+"""Parts whose output is dropped and made again by a hook, as Megatron-core's `CheckpointWithoutOutput`."""
 
 TORCH_EAGER: Final = Stack(
     name="torch-eager",
@@ -35,6 +41,8 @@ TORCH_EAGER: Final = Stack(
     launch_s=_EAGER_LAUNCH_S,
     padded_vocab=1,
     weight_first=True,
+    recompute_modules=(*_WRAPPED_MODULES, *_WITHOUT_OUTPUT),
+    offloads_modules=True,
     early_stop=True,
     router_launches=12,
     clips_gradients=False,
@@ -54,6 +62,8 @@ TORCH_COMPILE: Final = replace(
     rope="compiled",
     loss="compiled",
     launch_s=_COMPILED_LAUNCH_S,
+    recompute_modules=_WRAPPED_MODULES,
+    offloads_modules=False,
     router_launches=4,
     sources=(
         "what is kept: torch/_functorch/partitioners.py, ban_recompute_materialized_backward (inputs of products are)",
@@ -85,6 +95,10 @@ MEGATRON_CORE: Final = Stack(
     copies_kv_heads=True,
     copies_value=True,
     fused_bias_gradient=True,
+    recompute_modules=(*_WRAPPED_MODULES, *_WITHOUT_OUTPUT),
+    offloads_modules=True,
+    fuses_norms=True,
+    narrows_activation_input=True,
     separate_experts=True,
     sources=(
         "linear layers: megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication",
@@ -93,6 +107,8 @@ MEGATRON_CORE: Final = Stack(
         "heads of keys and values: Megatron-core 0.16 and later copy them where tp is a multiple; up to 0.15 refused",
         "loss: transformer_engine/pytorch/triton/cross_entropy.py (gradient in place of the logits)",
         "dispatch: megatron/core/transformer/moe/token_dispatcher.py",
+        "recompute_modules, offload_modules: megatron/core/transformer/transformer_config.py and transformer_layer.py",
+        "SwiGLU's input in 8 bits: megatron/core/fusions/fused_bias_swiglu.py, fp8_input_store",
         "launch: as torch-eager, whose modules and autograd it runs on; launches of the router: guessed",
     ),
 )
@@ -112,6 +128,10 @@ MEGATRON_2021: Final = replace(
     copies_kv_heads=False,
     copies_value=False,
     fused_bias_gradient=False,
+    recompute_modules=("core_attn",),
+    offloads_modules=False,
+    fuses_norms=False,
+    narrows_activation_input=False,
     loss_scaling=True,
     sources=(
         "activations and collectives: Korthikanti et al., arXiv:2205.05198, section 4",
@@ -138,6 +158,8 @@ FSDP: Final = replace(
     separate_projections=True,
     repeats_kv=True,
     selective="products",
+    recompute_modules=(),
+    offloads_modules=False,
     clips_gradients=True,
     copies_gathered=True,
     sources=(
@@ -178,6 +200,8 @@ LLM_FOUNDRY: Final = replace(
     optimizer_state_dtype="fp32",
     zero=3,
     param_overlap=True,
+    recompute_modules=_WRAPPED_MODULES,
+    offloads_modules=False,
     clips_gradients=True,
     backward_prefetch=False,
     metrics=2,

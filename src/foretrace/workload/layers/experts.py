@@ -78,24 +78,20 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
 def _shared_sum(shape: Shape, moe: Experts) -> list[Piece]:
     """Adds the shared experts' output, after its gate where there is one; gradients of the common input add up too."""
     tensor = shape.rows * shape.hidden * shape.size
-    forward = [stream("add", 2 * tensor, tensor)]
-    gate = shape.hidden if moe.shared_gate else 0
-    saved: tuple[tuple[str, int], ...] = ()
-    if gate:
-        forward.insert(0, stream("mul", 2 * tensor, tensor))
-        saved = (("shared experts out", tensor),)
-    backward = [stream("add", 2 * tensor, tensor), *(stream("mul", 3 * tensor, 2 * tensor) for _ in range(bool(gate)))]
-    name = "shared experts sum"
-    return [
-        Piece(
-            name,
-            (run(name, FORWARD, *forward),),
-            (run(f"{name} backward", INPUT, *backward),),
-            saved,
-            (),
-            parameters=gate,
-        )
-    ]
+    gate, name = "shared experts output gate", "shared experts sum"
+    gated = Piece(
+        gate,
+        (run(gate, FORWARD, stream("mul", 2 * tensor, tensor)),),
+        (run(f"{gate} backward", INPUT, stream("mul", 3 * tensor, 2 * tensor)),),
+        saved=(("shared experts out", tensor),),
+        parameters=shape.hidden,
+    )
+    added = Piece(
+        name,
+        (run(name, FORWARD, stream("add", 2 * tensor, tensor)),),
+        (run(f"{name} backward", INPUT, stream("add", 2 * tensor, tensor)),),
+    )
+    return [gated, added] if moe.shared_gate else [added]
 
 
 def _router(shape: Shape, moe: Experts) -> Piece:

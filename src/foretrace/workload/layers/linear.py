@@ -81,6 +81,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
         tuple(forward),
         _backward(shape, name, m, n, k, collective, bias=layer.bias, narrow=narrow, gathers=layer.gathers),
         saved=(kept,),
+        wide=((layer.source, local * k * shape.size),) if narrow else (),
         product=True,
         output_bytes=(shape.rows if split == "row" else m) * n * shape.size,
         parameters=n * k + (n if layer.bias or layer.outside_bias else 0),

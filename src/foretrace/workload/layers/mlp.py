@@ -76,4 +76,9 @@ def _summed_gradient(shape: Shape, name: str) -> list[Piece]:
     if shape.stack.pointwise == "compiled":
         return []
     tensor = shape.tokens * shape.hidden * shape.size
-    return [Piece(f"{name} sum", backward=(run(f"{name} sum backward", INPUT, stream("add", 2 * tensor, tensor)),))]
+    return [
+        Piece(
+            f"{name} sum of gradients",
+            backward=(run(f"{name} sum backward", INPUT, stream("add", 2 * tensor, tensor)),),
+        )
+    ]

@@ -29,6 +29,8 @@ class Piece:
     """Tensors kept for the backward, by name, in bytes."""
     inner: tuple[tuple[str, int], ...] = ()
     """Those among its kept tensors that it makes itself: recompute of this piece alone makes them again."""
+    wide: tuple[tuple[str, int], ...] = ()
+    """Its inputs before they are narrowed, where it keeps them narrower: what a checkpoint around it keeps."""
     core: bool = False
     """Whether it is core attention."""
     product: bool = False

@@ -95,7 +95,8 @@ def activation(
 ) -> Piece:
     """Activation, gated or not, of `rows` tokens, which keeps its input `source`.
 
-    `weighted` multiplies by the router's probabilities on the way (Megatron's fused `weighted_bias_swiglu`).
+    `weighted` multiplies by the router's probabilities on the way (Megatron's fused `weighted_bias_swiglu`). SwiGLU may
+    keep its input in 8 bits: cast as a kernel of its own, and back before the backward (fused_bias_swiglu.py).
     """
     size = rows * width * shape.size
     scale = rows * 4 if weighted else 0
@@ -108,13 +109,20 @@ def activation(
         forward = (stream(f"{biased}{word}", size + scale, size),)
         backward = (stream(f"{biased}{word}_backward", 2 * size + scale, size + scale),)
         kept = ((source, size),)
+    wide: tuple[tuple[str, int], ...] = ()
+    if shape.narrow_activation and mlp.gated and mlp.activation == "silu":
+        elements = 2 * rows * width
+        forward = (*forward, stream("cast", 2 * size, elements))
+        backward = (stream("cast", elements, 2 * size), *backward)
+        kept, wide = ((f"{source}.narrow", elements),), ((source, 2 * size),)
     if biased:  # the bias's gradient is the sum of the activation's
         backward = (*backward, stream("reduce", size, width * shape.size, rows=rows))
     return Piece(
         name,
         (run(name, FORWARD, *forward),),
-        (run(f"{name} backward", INPUT, *backward),),
+        (run(f"{name} backward", INPUT, *backward, temporary_bytes=sum(whole for _, whole in wide)),),
         saved=kept,
+        wide=wide,
         output_bytes=size,
     )
 

@@ -3,52 +3,127 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from foretrace.program.columns import Phase
 from foretrace.step.spec import Item, Work
+from foretrace.workload.layers.modules import Recomputed, offloaded_bytes, recomputed_parts
 from foretrace.workload.layers.piece import Piece, weights
-from foretrace.workload.plan import Recompute
+from foretrace.workload.plan import OffloadModule, Recompute, RecomputeModule
 from foretrace.workload.stack import Stack
 
 
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How a layer keeps its activations: what is recomputed, by which modules, and which of them go to the host."""
+
+    recompute: Recompute = "none"
+    modules: tuple[RecomputeModule, ...] = ()
+    """selective: the parts of a layer that run again, unless the stack has a policy of its own."""
+    offloads: tuple[OffloadModule, ...] = ()
+
+
+EVERYTHING = Keeping()
+
+
 def work_of(
-    name: str, pieces: Sequence[Piece], stack: Stack, recompute: Recompute, *, input_bytes: int, output_bytes: int
+    name: str, pieces: Sequence[Piece], stack: Stack, keeping: Keeping, *, input_bytes: int, output_bytes: int
 ) -> Work:
     """The work of pieces that run one after the other; `input_bytes` is what comes in, kept under full recompute."""
-    again = _recomputed(pieces, stack, recompute)
-    everything = _bytes(tensor for piece in pieces for tensor in (*piece.saved, *piece.inner))
-    kept = _kept(pieces, stack, recompute, input_bytes)
+    if keeping.recompute == "full" or (keeping.recompute == "selective" and stack.selective == "products"):
+        kept = _Kept.of_policy(pieces, stack, keeping.recompute, input_bytes)
+    else:
+        kept = _Kept.of_modules(pieces, stack, keeping)
     dense, expert = weights(pieces)
     return Work(
         name=name,
         forward=tuple(item for piece in pieces for item in piece.forward),
-        recompute=tuple(replace(item, phase=Phase.RECOMPUTE) for item in again),
+        recompute=tuple(replace(item, phase=Phase.RECOMPUTE) for item in kept.again),
         backward=tuple(item for piece in reversed(pieces) for item in piece.backward),
-        saved_bytes=kept,
-        recomputed_bytes=max(everything - kept, 0) if again else 0,
+        saved_bytes=kept.saved_bytes,
+        recomputed_bytes=kept.recomputed_bytes,
+        offloaded_bytes=kept.offloaded_bytes,
         parameters=dense,
         expert_parameters=expert,
         output_bytes=output_bytes,
     )
 
 
-def _recomputed(pieces: Sequence[Piece], stack: Stack, recompute: Recompute) -> list[Item]:
-    if recompute == "none":
-        return []
-    if recompute == "selective" and stack.selective == "core":
-        return [item for piece in pieces if piece.core for item in piece.forward]
-    needed = pieces[: _last_keeper(pieces)] if stack.early_stop else pieces
-    kept = _kept_products(pieces) if recompute == "selective" else set[int]()
-    return [item for index, piece in enumerate(needed) if index not in kept for item in piece.forward]
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What pieces keep, and the items that run again for the rest."""
+
+    again: list[Item]
+    saved_bytes: int
+    recomputed_bytes: int
+    offloaded_bytes: int = 0
+
+    @classmethod
+    def of_policy(cls, pieces: Sequence[Piece], stack: Stack, recompute: Recompute, input_bytes: int) -> _Kept:
+        """Everything is dropped but the input, and under `selective` the products that torchtitan's policy keeps."""
+        products = _kept_products(pieces) if recompute == "selective" else set[int]()
+        needed = pieces[: _last_needed(pieces)] if stack.early_stop else pieces
+        again = [item for index, piece in enumerate(needed) if index not in products for item in piece.forward]
+        kept = input_bytes + sum(
+            pieces[index].output_bytes + sum(size for _, size in pieces[index].inner) for index in products
+        )
+        everything = sum(_tensors(pieces).values())
+        return cls(again, kept, max(everything - kept, 0) if again else 0)
+
+    @classmethod
+    def of_modules(cls, pieces: Sequence[Piece], stack: Stack, keeping: Keeping) -> _Kept:
+        """Everything is kept but what the modules of the plan make again."""
+        modules = keeping.modules if keeping.recompute == "selective" else ()
+        parts = recomputed_parts(pieces, stack, modules)
+        tensors = _tensors(pieces) | {name: size for part in parts for name, size in part.kept.items()}
+        dropped = {name for part in parts for name in part.dropped}
+        kept = {name: size for name, size in tensors.items() if name not in dropped}
+        return cls(
+            again=_runs_again(pieces, stack, parts),
+            saved_bytes=sum(kept.values()),
+            recomputed_bytes=_alive_at_once(parts, tensors),
+            offloaded_bytes=offloaded_bytes(pieces, stack, keeping.offloads, kept) if keeping.offloads else 0,
+        )
 
 
-def _last_keeper(pieces: Sequence[Piece]) -> int:
-    """The last piece that keeps anything: a checkpoint stops when it has what that one keeps, before it runs.
+def _runs_again(pieces: Sequence[Piece], stack: Stack, parts: Sequence[Recomputed]) -> list[Item]:
+    """Returns the items of the parts in the order in which the backward needs them, each piece once."""
+    again: list[Item] = []
+    seen = set[int]()
+    covered = {number for part in parts for number in part.pieces}
+    for part in parts:
+        numbers = part.pieces
+        if stack.early_stop and part.keeps_output:
+            numbers = numbers[: _last_needed([pieces[number] for number in numbers])]
+        again += [item for number in numbers if number not in seen for item in pieces[number].forward]
+        seen.update(part.pieces)
+        # With Transformer Engine's `save_original_input`, the operand is quantised again for the weight gradient.
+        for number in part.quantized:
+            if number not in covered:
+                again += [item for item in pieces[number].forward if item.name == f"{pieces[number].name} quantize"]
+    return again
 
-    PyTorch saves an operator's inputs before launching it (torch.utils.checkpoint, early stop).
+
+def _alive_at_once(parts: Sequence[Recomputed], tensors: dict[str, int]) -> int:
+    """Returns the most bytes of recomputed tensors that are alive at once while the backward of the pieces runs.
+
+    A part's tensors live from the backward of the last piece that needs them to that of its own first piece: the output
+    of a norm that was dropped is there while all of the experts' backward runs.
     """
-    return max((index for index, piece in enumerate(pieces) if piece.saved or piece.inner), default=0)
+    peaks = [
+        {name for part in parts if part.first <= moment.last <= part.last for name in part.dropped} for moment in parts
+    ]
+    return max((sum(tensors.get(name, 0) for name in names) for names in peaks), default=0)
+
+
+def _last_needed(pieces: Sequence[Piece]) -> int:
+    """The pieces that a checkpoint runs before it has all that the pieces keep: it stops before the last keeper.
+
+    PyTorch saves an operator's inputs before launching it (torch.utils.checkpoint, early stop). A piece that keeps
+    results of its own has to run.
+    """
+    needed = (index + bool(piece.inner) for index, piece in enumerate(pieces) if piece.saved or piece.inner)
+    return max(needed, default=0)
 
 
 def _kept_products(pieces: Sequence[Piece]) -> set[int]:
@@ -57,24 +132,6 @@ def _kept_products(pieces: Sequence[Piece]) -> set[int]:
     return {*products[::2], *(index for index, piece in enumerate(pieces) if piece.core)}
 
 
-def _kept(pieces: Sequence[Piece], stack: Stack, recompute: Recompute, input_bytes: int) -> int:
-    if recompute == "full":
-        return input_bytes
-    if recompute == "selective" and stack.selective == "products":
-        return input_bytes + sum(
-            pieces[index].output_bytes + sum(size for _, size in pieces[index].inner)
-            for index in _kept_products(pieces)
-        )
-    if recompute == "selective":
-        inner = {name for piece in pieces if piece.core for name, _ in piece.inner}
-        others = {name for piece in pieces if not piece.core for name, _ in (*piece.saved, *piece.inner)}
-        lost = inner - others
-    else:
-        lost = set()
-    tensors = (tensor for piece in pieces for tensor in (*piece.saved, *piece.inner))
-    return _bytes(tensor for tensor in tensors if tensor[0] not in lost)
-
-
-def _bytes(tensors: Iterable[tuple[str, int]]) -> int:
-    """Returns the bytes of tensors by name, each counted once."""
-    return sum(dict(tensors).values())
+def _tensors(pieces: Iterable[Piece]) -> dict[str, int]:
+    """Returns the bytes of kept tensors by name: one that two pieces keep counts once."""
+    return dict(tensor for piece in pieces for tensor in (*piece.saved, *piece.inner))

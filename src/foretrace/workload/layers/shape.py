@@ -47,6 +47,8 @@ class Shape:
     positions: int = 0
     """Rows of a learned position table."""
     head_bias: bool = False
+    narrow_activation: bool = False
+    """Whether the input of SwiGLU is kept in 8 bits."""
 
     def own(self, kernel: str) -> str:
         """A kernel by name: the framework's own where it has one, or PyTorch's operators for the same."""
@@ -108,4 +110,5 @@ def shape_of(setting: Setting, layer: int | None = None) -> Shape:
         syncs=plan.cuda_graphs == "none",
         positions=model.positions,
         head_bias=model.head_bias,
+        narrow_activation=plan.fp8_activation_input,
     )

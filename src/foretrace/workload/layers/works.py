@@ -15,15 +15,15 @@ from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.mlp import feed_forward
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.pointwise import norm
-from foretrace.workload.layers.saved import work_of
+from foretrace.workload.layers.saved import EVERYTHING, Keeping, work_of
 from foretrace.workload.layers.shape import Shape, shape_of
-from foretrace.workload.plan import Recompute
+from foretrace.workload.plan import OffloadModule, RecomputeModule
 from foretrace.workload.setting import Setting
 
 
 def layer_work(setting: Setting, layer: Layer, number: int) -> Work:
     """Returns the work of layer `number` of the model."""
-    return _layer_work(shape_of(setting, number), layer, _recompute(setting, number))
+    return _layer_work(shape_of(setting, number), layer, _keeping(setting, number))
 
 
 def embedding_work(setting: Setting) -> Work:
@@ -45,29 +45,66 @@ def mtp_work(setting: Setting) -> Work:
     It joins the embedding of the next token to the last hidden state, runs a layer like the last one, and shares
     embedding and head (DeepSeek V3, arXiv:2412.19437, section 2.2).
     """
-    recompute: Recompute = "full" if setting.plan.recompute == "full" else "none"
-    return _mtp_work(shape_of(setting), setting.model.layers[-1], recompute)
+    return _mtp_work(shape_of(setting), setting.model.layers[-1], _keeping(setting))
 
 
-def _recompute(setting: Setting, number: int) -> Recompute:
-    """Returns how a layer is recomputed.
+def dropped_share(setting: Setting, module: RecomputeModule) -> float:
+    """Returns the share of its kept activations that a layer drops by recomputing `module` next to the plan's others.
+
+    It is that of the layer that gains most.
+    """
+    keeping = _keeping(setting)
+    rest = replace(keeping, modules=tuple(other for other in keeping.modules if other != module))
+    return max(1 - less.saved_bytes / more.saved_bytes for less, more in _each_layer(setting, keeping, rest))
+
+
+def offloaded_share(setting: Setting, module: OffloadModule) -> float:
+    """Returns the share of a layer's kept activations that `module` sends to the host next to the plan's others.
+
+    It is that of the layer that gains most.
+    """
+    keeping = _keeping(setting)
+    rest = replace(keeping, offloads=tuple(other for other in keeping.offloads if other != module))
+    works = _each_layer(setting, keeping, rest)
+    return max((more.offloaded_bytes - less.offloaded_bytes) / more.saved_bytes for more, less in works)
+
+
+def _each_layer(setting: Setting, *ways: Keeping) -> list[list[Work]]:
+    """Returns the work of each kind of layer, kept in each of several ways."""
+    shape = shape_of(setting)
+    return [[_layer_work(shape, layer, way) for way in ways] for layer in dict.fromkeys(setting.model.layers)]
+
+
+def recomputed_modules(setting: Setting) -> tuple[RecomputeModule, ...]:
+    """Returns the parts of a layer that are recomputed by name: the plan's, or core attention."""
+    if setting.plan.recompute != "selective" or setting.stack.selective == "products":
+        return ()
+    return setting.plan.recompute_modules or ("core_attn",)
+
+
+def _keeping(setting: Setting, number: int | None = None) -> Keeping:
+    """Returns how layer `number` keeps its activations; without a number, how a layer behind the others does.
 
     Where only some layers of a stage are recomputed, they are its first ones (Megatron's block method).
     """
     plan = setting.plan
-    if plan.recompute != "full" or plan.recompute_layers is None:
-        return plan.recompute
+    keeping = Keeping(plan.recompute, recomputed_modules(setting), plan.offload_modules)
+    if number is None and setting.stack.selective == "products":  # torchtitan's policy is for layers of the model
+        return replace(keeping, recompute="full" if plan.recompute == "full" else "none")
+    if number is None or plan.recompute != "full" or plan.recompute_layers is None:
+        return keeping
     for chunk, layers in enumerate(setting.chunks):
         if number in layers:
             earlier = sum(len(part) for part in setting.chunks[chunk % plan.pp : chunk : plan.pp])
-            return "full" if earlier + layers.index(number) < plan.recompute_layers else "none"
-    return "none"
+            recomputed = earlier + layers.index(number) < plan.recompute_layers
+            return replace(keeping, recompute="full" if recomputed else "none")
+    return replace(keeping, recompute="none")
 
 
 @lru_cache(maxsize=256)
-def _layer_work(shape: Shape, layer: Layer, recompute: Recompute) -> Work:
+def _layer_work(shape: Shape, layer: Layer, keeping: Keeping) -> Work:
     size = shape.rows * shape.hidden * shape.size
-    return work_of("layer", layer_pieces(shape, layer), shape.stack, recompute, input_bytes=size, output_bytes=size)
+    return work_of("layer", layer_pieces(shape, layer), shape.stack, keeping, input_bytes=size, output_bytes=size)
 
 
 def layer_pieces(shape: Shape, layer: Layer) -> list[Piece]:
@@ -81,20 +118,20 @@ def layer_pieces(shape: Shape, layer: Layer) -> list[Piece]:
 @lru_cache(maxsize=64)
 def _embedding_work(shape: Shape) -> Work:
     size = shape.rows * shape.hidden * shape.size
-    return work_of("embedding", embedding(shape), shape.stack, "none", input_bytes=0, output_bytes=size)
+    return work_of("embedding", embedding(shape), shape.stack, EVERYTHING, input_bytes=0, output_bytes=size)
 
 
 @lru_cache(maxsize=64)
 def _head_work(shape: Shape, *, own_table: bool) -> Work:
     pieces = head(shape, own_table=own_table)
-    return work_of("head", pieces, shape.stack, "none", input_bytes=0, output_bytes=0)
+    return work_of("head", pieces, shape.stack, EVERYTHING, input_bytes=0, output_bytes=0)
 
 
 @lru_cache(maxsize=64)
-def _mtp_work(shape: Shape, layer: Layer, recompute: Recompute) -> Work:
+def _mtp_work(shape: Shape, layer: Layer, keeping: Keeping) -> Work:
     size = shape.rows * shape.hidden * shape.size
     pieces = [*_joint(shape), *layer_pieces(shape, layer), *head(shape, own_table=False)]
-    return work_of("mtp", pieces, shape.stack, recompute, input_bytes=2 * size, output_bytes=size)
+    return work_of("mtp", pieces, shape.stack, keeping, input_bytes=2 * size, output_bytes=size)
 
 
 def _joint(shape: Shape) -> list[Piece]:
