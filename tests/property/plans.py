@@ -65,6 +65,12 @@ def last_layers(name: str, count: int) -> Model:
     return replace(whole, layers=whole.layers[-count:])
 
 
+def _modules(recompute: str, stack: str) -> st.SearchStrategy[tuple[str, ...] | None]:
+    """Draws the parts of a layer that are recomputed, as far as the stack has them."""
+    known = STACKS[stack].recompute_modules if recompute == "selective" else ()
+    return st.sets(st.sampled_from(known)).map(lambda names: tuple(sorted(names)) or None) if known else st.none()
+
+
 @st.composite
 def planned_models(draw: st.DrawFn) -> PlannedModel:
     """Draws a model and a plan for it, nearly all of which run."""
@@ -75,6 +81,7 @@ def planned_models(draw: st.DrawFn) -> PlannedModel:
     schedule = draw(st.sampled_from((None, None, "zb-h1"))) if pp > 1 else None
     vpp = draw(st.sampled_from((1, 2))) if pp > 1 and schedule is None else 1
     mbs = draw(st.sampled_from((1, 2)))
+    recompute = draw(st.sampled_from(("none", "none", "selective", "full")))
     plan = Plan(
         gpus=tp * cp * pp * dp,
         mbs=mbs,
@@ -89,7 +96,8 @@ def planned_models(draw: st.DrawFn) -> PlannedModel:
         zero=3 if stack.startswith("fsdp") else draw(st.sampled_from((0, 1, 2, 3))),
         reshard=draw(st.booleans()),
         prefetch=draw(st.sampled_from((1, 2))),
-        recompute=draw(st.sampled_from(("none", "none", "selective", "full"))),
+        recompute=recompute,
+        recompute_modules=draw(_modules(recompute, stack)),
         precision=draw(st.sampled_from(("bf16", "bf16", "fp8"))),
         grad_overlap=draw(st.sampled_from((None, True, False))),
         param_overlap=draw(st.sampled_from((None, True, False))),
@@ -128,6 +136,9 @@ def any_plans(draw: st.DrawFn) -> PlannedModel:
         prefetch=draw(st.sampled_from((0, 1, 5))),
         recompute=draw(st.sampled_from(WORDS["recompute"])),
         recompute_layers=draw(st.sampled_from((None, None, 0, 1, 99))),
+        recompute_modules=draw(st.sampled_from((None, None, ("core_attn",), ("moe_act", "layernorm"), ("moe", "mlp")))),
+        offload_modules=draw(st.sampled_from(((), (), ("attn_proj",), ("core_attn", "moe_act"), ("expert_fc1",)))),
+        fp8_activation_input=draw(st.sampled_from((False, False, True))),
         precision=draw(st.sampled_from(WORDS["precision"])),
         grad_overlap=draw(st.sampled_from((None, True, False))),
         param_overlap=draw(st.sampled_from((None, True, False))),

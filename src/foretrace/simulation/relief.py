@@ -83,8 +83,9 @@ def _changes(setting: Setting, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
     if plan.mbs > 1:
         yield f"--mbs {plan.mbs // 2}", replace(plan, mbs=plan.mbs // 2)
     layers = None if plan.recompute_layers is None else len(setting.model.layers)
-    full = replace(plan, recompute="full", recompute_layers=layers)
+    full = replace(plan, recompute="full", recompute_layers=layers, recompute_modules=None)
     fully = "--recompute full" + ("" if layers is None else f" --recompute-layers {layers}")
+    fully += " --recompute-modules none" if plan.recompute_modules else ""
     if plan.recompute == "none":
         yield "--recompute selective", replace(plan, recompute="selective")
     if plan.recompute != "full" or plan.recompute_layers is not None:

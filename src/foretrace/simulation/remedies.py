@@ -211,7 +211,11 @@ def _of_model(setting: Setting, machine: Machine) -> Iterator[_Change]:
     if plan.recompute == "full":
         yield _Change("recompute", {"recompute": "selective"})
     if plan.recompute != "none":
-        yield _Change("recompute", {"recompute": "none"})
+        modules = {"recompute_modules": "none"} if plan.recompute_modules else {}
+        yield _Change("recompute", {"recompute": "none", **modules})
+    for module in plan.recompute_modules or ():
+        if rest := [other for other in plan.recompute_modules or () if other != module]:
+            yield _Change("recompute", {"recompute_modules": ",".join(rest)})
     if plan.dispatcher == "alltoall":
         yield _Change("ep exposed", {"dispatcher": "hybridep" if plan.ep > 8 else "deepep"})
     if plan.cuda_graphs == "none":

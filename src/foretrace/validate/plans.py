@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict, get_args
 
 from foretrace.basics.errors import InputError
 from foretrace.validate.training_runs import RunConfig
-from foretrace.workload.plan import CpComm, CudaGraphs, Dispatcher, Plan, Precision, Recompute
+from foretrace.workload.plan import CpComm, CudaGraphs, Dispatcher, Plan, Precision, Recompute, RecomputeModule
 
 FAMILY_STACKS: Final = {
     "korthikanti": "megatron-2021",
@@ -37,6 +37,14 @@ _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
 )
 
 
+class _Recompute(TypedDict, total=False):
+    """The fields of a plan that say what is recomputed."""
+
+    recompute: Recompute
+    recompute_layers: int | None
+    recompute_modules: tuple[RecomputeModule, ...] | None
+
+
 def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a run on GPUs of an architecture, with what was assumed about it."""
     if config.mbs is None:
@@ -45,7 +53,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         )
     precision, about_precision = _precision(config, architecture)
     zero, about_zero = _zero(config)
-    recompute, layers, about_recompute = _recompute(config)
+    recompute, about_recompute = _recompute(config)
     stack, about_stack = _stack(config, zero)
     words = f"{config.overlap}; {config.notes}".lower()
     offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
@@ -65,8 +73,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         ep=config.ep,
         etp=int(expert_tp[1]) if (expert_tp := re.search(r"expert_tensor_parallel_size=(\d+)", words)) else 1,
         zero=zero,
-        recompute=recompute,
-        recompute_layers=layers,
+        **recompute,
         precision=precision,
         grad_overlap=False if no_overlap else None,
         param_overlap=False if no_overlap else None,
@@ -115,18 +122,28 @@ def _zero(config: RunConfig) -> tuple[Literal[0, 1, 2, 3] | None, tuple[str, ...
     return None, (f'sharding "{config.sharding}" is not understood: the stack\'s own is taken',)
 
 
-def _recompute(config: RunConfig) -> tuple[Recompute, int | None, tuple[str, ...]]:
+def _recompute(config: RunConfig) -> tuple[_Recompute, tuple[str, ...]]:
+    """Returns what is recomputed: `full`, `full 5 layers`, `selective`, `selective:layernorm+moe_act` or `none`.
+
+    Other words behind `selective` stand for the choice of the software.
+    """
     text = config.recompute.lower()
     if not text:
-        return "none", None, ("whether it recomputes is not said: taken as not",)
+        return {"recompute": "none"}, ("whether it recomputes is not said: taken as not",)
     if text.startswith("full"):
         count = re.search(r"(\d+) layers?", text)
-        return "full", int(count[1]) if count else None, ()
+        return {"recompute": "full", "recompute_layers": int(count[1]) if count else None}, ()
     if text.startswith("selective"):
-        return "selective", None, ()
+        listed = re.findall(r"\w+", text.partition(":")[2])
+        modules = tuple(module for module in get_args(RecomputeModule) if module in listed)
+        unknown = [word for word in listed if word not in modules]
+        about = (f"recomputing {', '.join(unknown)} is not modelled: left out",) if unknown else ()
+        if unknown and not modules:
+            return {"recompute": "none"}, about
+        return {"recompute": "selective", "recompute_modules": modules or None}, about
     if text.startswith(("none", "no")):
-        return "none", None, ()
-    return "none", None, (f'recompute "{config.recompute}" is not understood: taken as none',)
+        return {"recompute": "none"}, ()
+    return {"recompute": "none"}, (f'recompute "{config.recompute}" is not understood: taken as none',)
 
 
 def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:

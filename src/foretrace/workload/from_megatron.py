@@ -16,6 +16,7 @@ from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
 from foretrace.workload.job_file import PlanValue
 from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
+from foretrace.workload.plan import WORD_LISTS
 
 _POSITIONS: Final[dict[str, PositionKind]] = {
     **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
@@ -42,8 +43,6 @@ _UNREAD: Final = {
 }
 """Options that change the work and are not followed."""
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
-_CORE: Final = "core_attn"
-"""The part of a layer that `recompute: selective` stands for, Megatron's default of --recompute-modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,16 +330,44 @@ def _stage_layers(reading: _Reading, layers: int, pp: int) -> tuple[int, ...]:
     return tuple(count // vpp for _ in range(vpp) for count in stages)
 
 
-def _recompute(reading: _Reading, granularity: str) -> str:
-    """Returns what a plan recomputes; the parts of a layer that it cannot name are reported."""
-    if granularity != "selective" or not reading.has("recompute-modules"):
-        return granularity
-    modules = reading.args.options["recompute-modules"].values or (_CORE,)
-    others = [module for module in modules if module != _CORE]
+def _recompute(reading: _Reading) -> dict[str, PlanValue]:
+    """Returns what a plan recomputes: whole layers, those of a block, or parts of all."""
+    granularity = reading.text("recompute-granularity", "selective" if reading.has("recompute-activations") else "none")
+    if granularity not in ("none", "selective", "full"):
+        where = reading.args.where("recompute-granularity")
+        raise InputError(
+            "unknown-name", f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full"
+        )
+    plan: dict[str, PlanValue] = {"recompute": granularity}
+    if granularity == "full" and reading.text("recompute-method", "") == "block":
+        plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
+    modules = _modules(reading, "recompute_modules", granularity == "selective", "--recompute-granularity selective")
+    if modules:
+        plan["recompute_modules"] = modules
+    elif modules is not None:
+        plan["recompute"] = "none"
+    return plan
+
+
+def _modules(reading: _Reading, field: str, used: bool, needed: str) -> tuple[str, ...] | None:
+    """Returns the modules that an option names and a plan has; None where Megatron does not look at them.
+
+    Args:
+        reading: The script.
+        field: The field of a plan, whose option has the same name.
+        used: Whether Megatron looks at the option.
+        needed: The option without which it does not.
+    """
+    option = field.replace("_", "-")
+    if not reading.has(option) or not (given := reading.args.options[option].values):
+        return None
+    if not used:
+        reading.say("field-ignored", f"--{option} has no effect without {needed}", option)
+        return None
+    others = [module for module in given if module not in WORD_LISTS[field]]
     if others:
-        text = f"--recompute-modules: recomputing {', '.join(others)} is not modelled; it saves memory and takes time"
-        reading.say("not-modelled", text, "recompute-modules")
-    return "selective" if _CORE in modules else "none"
+        reading.say("not-modelled", f"--{option}: {', '.join(others)} is not modelled; left out", option)
+    return tuple(module for module in WORD_LISTS[field] if module in given)
 
 
 def _habits(reading: _Reading) -> dict[str, PlanValue]:
@@ -349,15 +376,10 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
     sharded = reading.text("data-parallel-sharding-strategy", "optim_grads_params") == "optim_grads_params"
     fsdp = reading.has("use-torch-fsdp2") or (reading.has("use-megatron-fsdp", "use-custom-fsdp") and sharded)
     plan["zero"] = 3 if fsdp else 1 if reading.has("use-distributed-optimizer") else 0
-    granularity = reading.text("recompute-granularity", "selective" if reading.has("recompute-activations") else "none")
-    if granularity not in ("none", "selective", "full"):
-        where = reading.args.where("recompute-granularity")
-        raise InputError(
-            "unknown-name", f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full"
-        )
-    plan["recompute"] = _recompute(reading, granularity)
-    if granularity == "full" and reading.text("recompute-method", "") == "block":
-        plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
+    plan |= _recompute(reading)
+    offloads = reading.has("fine-grained-activation-offloading")
+    if modules := _modules(reading, "offload_modules", offloads, "--fine-grained-activation-offloading"):
+        plan["offload_modules"] = modules
     plan["grad_overlap"] = reading.has("overlap-grad-reduce")
     plan["param_overlap"] = reading.has("overlap-param-gather")
     backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
@@ -372,6 +394,7 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
         ("tp_overlap", "tp-comm-overlap"),
         ("moe_overlap", "overlap-moe-expert-parallel-comm"),
         ("offload_optimizer", "optimizer-cpu-offload"),
+        ("fp8_activation_input", "activation-func-fp8-input-store"),
     ):
         if reading.has(option):
             plan[name] = True

@@ -136,6 +136,14 @@ class TestRows:
         assert Counter(calls(extra, "input_grad")) == Counter(calls(bare, "forward"))
         assert all(row.forward.compute_ns == 0 for row in extra)
 
+    def test_recomputed_modules_come_before_the_backward(self) -> None:
+        plan = replace(MIXTRAL, recompute_modules=("moe",))
+        bare, rows = layer(generated("mixtral-8x7b", MIXTRAL)), layer(generated("mixtral-8x7b", plan))
+        extra = rows[len(bare) :]
+        assert {row.name for row in extra} == {"recompute"}
+        sent = [call for call in calls(bare, "forward") if call[0] == "ALLTOALL_EP"]
+        assert [call for call in calls(extra, "input_grad") if call[0] == "ALLTOALL_EP"] == sent
+
     def test_gradients_of_inputs_and_weights_are_apart(self) -> None:
         rows = layer(generated("llama3-8b", Plan(gpus=8, tp=2, gbs=32)))
         by_name = {row.name: row for row in rows}
@@ -236,6 +244,7 @@ class TestWhatAFileCannotSay:
             ({"pp": 4, "schedule": "dualpipe"}, "dualpipe"),
             ({"offload_optimizer": True}, "offloading"),
             ({"offload_layers": 1}, "offloading"),
+            ({"offload_modules": ("core_attn",)}, "offloading"),
         ],
     )
     def test_refused(self, change: dict[str, object], words: str) -> None:

@@ -49,6 +49,16 @@ def test_only_parts_that_take_time_are_aimed_at() -> None:
     assert "--vpp" not in options and "--overlap tp" not in options and "--dispatcher" not in options
 
 
+def test_fewer_recomputed_modules_are_tried() -> None:
+    job, answer = tried(Plan(gpus=8, gbs=8, seq_len=1024, recompute_modules=("core_attn", "mlp")))
+    assert answer.remedies is not None
+    options = [remedy.option for remedy in answer.remedies if "--recompute" in remedy.option]
+    assert {"--recompute none --recompute-modules none", "--recompute-modules core_attn"} <= set(options)
+    for remedy in answer.remedies:
+        if remedy.option in options:
+            assert with_option(job, remedy.option) == pytest.approx(remedy.after_s, rel=1e-12)
+
+
 def test_what_does_not_fit_is_not_proposed() -> None:
     _, answer = tried(Plan(gpus=8, gbs=64, mbs=8, recompute="full"))
     assert answer.remedies is not None and answer.memory is not None

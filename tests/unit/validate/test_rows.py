@@ -172,6 +172,25 @@ class TestPlan:
         plan = job_of(row(recompute=words)).plan
         assert (plan.recompute, plan.recompute_layers) == (recompute, layers)
 
+    @pytest.mark.parametrize(
+        ("words", "modules"),
+        [
+            ("selective:layernorm+moe_act", ("moe_act", "layernorm")),
+            ("selective: mla_up_proj, mlp", ("mla_up_proj", "mlp")),
+            ("selective", None),
+            ("selective per-op", None),
+            ("selective (AC)", None),
+        ],
+    )
+    def test_recomputed_modules(self, words: str, modules: tuple[str, ...] | None) -> None:
+        plan = job_of(row(recompute=words)).plan
+        assert (plan.recompute, plan.recompute_modules) == ("selective", modules)
+
+    def test_unknown_modules_are_noted(self) -> None:
+        job = job_of(row(recompute="selective:mhc"))
+        assert job.plan.recompute == "none"
+        assert any("mhc" in note for note in job.notes)
+
     def test_what_is_not_said_is(self) -> None:
         assert any("recomputes" in note for note in job_of(row(recompute="")).notes)
         assert any("which software" in note for note in job_of(row(family="elsewhere")).notes)

@@ -11,7 +11,7 @@ from foretrace.basics.errors import InputError
 from foretrace.models.presets import model as preset
 from foretrace.workload.constraints import PlanSizes
 from foretrace.workload.nearest_plans import nearest_plans
-from foretrace.workload.plan import Plan
+from foretrace.workload.plan import OffloadModule, Plan
 from foretrace.workload.settle import settle
 
 ORDER = "tp-cp-ep-dp-pp"
@@ -114,6 +114,59 @@ def test_megatron_core_copies_heads_that_tp_is_a_multiple_of() -> None:
 def test_recomputing_fused_attention_saves_nothing(stack: str, warns: bool) -> None:
     diagnostics = settle(preset("llama3-8b"), Plan(8, recompute="selective", stack=stack)).diagnostics
     assert ("recompute-saves-nothing" in {each.code for each in diagnostics}) == warns
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("llama3-8b", Plan(8, recompute="full", recompute_modules=("mlp",))),
+        ("llama3-8b", Plan(8, recompute_modules=("mlp",), stack="fsdp")),
+        ("llama3-8b", Plan(8, recompute_modules=("mlp", "core_attn"), stack="megatron-2021")),
+        ("llama3-8b", Plan(8, recompute_modules=("layernorm",), stack="torch-compile")),
+        ("llama3-8b", Plan(8, offload_modules=("core_attn",), stack="fsdp")),
+        ("llama3-8b", Plan(8, offload_modules=("attn_proj",))),
+        ("llama3-8b", Plan(8, offload_modules=("core_attn",), offload_layers=2)),
+        ("mixtral-8x7b", Plan(8, offload_modules=("core_attn", "moe_act"), recompute_modules=("moe",))),
+        ("llama3-8b", Plan(8, fp8_activation_input=True, stack="torch-eager")),
+        ("gpt3-2.7b", Plan(8, fp8_activation_input=True)),
+    ],
+)
+def test_modules_that_the_software_does_not_take(name: str, plan: Plan) -> None:
+    with pytest.raises(InputError) as caught:
+        settle(preset(name), plan)
+    assert caught.value.code == "bad-plan"
+    settle(preset(name), next(nearest_plans(PlanSizes.of(preset(name), plan))))
+
+
+def test_modules_mean_selective_recompute() -> None:
+    setting = settle(preset("llama3-8b"), Plan(8, recompute_modules=("mlp",)))
+    assert setting.plan.recompute == "selective"
+    assert settle(preset("llama3-8b"), Plan(8, recompute_modules=())).plan.recompute == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "idle"),
+    [
+        ("llama3-8b", {"recompute_modules": ("core_attn",)}, 1),
+        ("llama3-8b", {"recompute_modules": ("core_attn",), "precision": "fp8"}, 0),
+        ("llama3-8b", {"recompute_modules": ("layernorm", "mla_up_proj", "moe_act", "moe", "shared_experts")}, 5),
+        ("llama3-8b", {"recompute_modules": ("mlp",)}, 0),
+        ("llama3-8b", {"recompute_modules": ("layernorm",), "stack": "torch-eager"}, 0),
+        ("mixtral-8x7b", {"recompute_modules": ("mlp", "layernorm")}, 1),
+        ("mixtral-8x7b", {"recompute_modules": ("moe", "moe_act")}, 1),
+        ("deepseek-v3", {"recompute_modules": ("layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")}, 0),
+        ("deepseek-v3", {"recompute_modules": ("moe_act",), "precision": "mxfp8", "fp8_activation_input": True}, 1),
+    ],
+)
+def test_modules_that_save_nothing_are_named(name: str, fields: dict[str, Any], idle: int) -> None:
+    diagnostics = settle(preset(name), Plan(8, **fields)).diagnostics
+    assert [each.code for each in diagnostics].count("recompute-saves-nothing") == idle
+
+
+@pytest.mark.parametrize(("modules", "ignored"), [(("core_attn",), False), (("core_attn", "expert_fc1"), True)])
+def test_offloaded_modules_without_effect_are_noted(modules: tuple[OffloadModule, ...], ignored: bool) -> None:
+    diagnostics = settle(preset("llama3-8b"), Plan(8, offload_modules=modules)).diagnostics
+    assert ("field-ignored" in {each.code for each in diagnostics}) == ignored
 
 
 def test_zero_3_takes_fsdp_and_says_so() -> None:

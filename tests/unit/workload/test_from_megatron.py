@@ -195,13 +195,32 @@ def test_uneven_stages(words: str, layers: tuple[int, ...] | None, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("modules", "recompute", "modelled"),
-    [("core_attn", "selective", True), ("core_attn mlp", "selective", False), ("moe_act mlp", "none", False)],
+    ("words", "recompute", "modules", "code"),
+    [
+        ("--recompute-activations --recompute-modules core_attn", "selective", ("core_attn",), None),
+        ("--recompute-activations --recompute-modules mlp moe_act", "selective", ("moe_act", "mlp"), None),
+        ("--recompute-granularity selective --recompute-modules mlp mhc", "selective", ("mlp",), "not-modelled"),
+        ("--recompute-granularity selective --recompute-modules mhc", "none", None, "not-modelled"),
+        ("--recompute-granularity full --recompute-modules mlp", "full", None, "field-ignored"),
+        ("--recompute-modules mlp", "none", None, "field-ignored"),
+    ],
 )
-def test_modules_to_recompute(modules: str, recompute: str, modelled: bool, tmp_path: Path) -> None:
-    job = read(tmp_path, f"{GPT} --recompute-activations --recompute-modules {modules}")
-    assert job.plan["recompute"] == recompute
-    assert ("not-modelled" in {note.code for note in job.diagnostics}) != modelled
+def test_modules_to_recompute(
+    words: str, recompute: str, modules: tuple[str, ...] | None, code: str | None, tmp_path: Path
+) -> None:
+    job = read(tmp_path, f"{GPT} {words}")
+    assert (job.plan["recompute"], job.plan.get("recompute_modules")) == (recompute, modules)
+    assert {note.code for note in job.diagnostics} & {"not-modelled", "field-ignored", "unused-flags"} == (
+        {code} if code else set()
+    )
+
+
+def test_modules_to_offload_and_narrow_inputs(tmp_path: Path) -> None:
+    options = "--offload-modules core_attn attn_proj --activation-func-fp8-input-store"
+    job = read(tmp_path, f"{GPT} --fine-grained-activation-offloading {options}")
+    assert (job.plan["offload_modules"], job.plan["fp8_activation_input"]) == (("core_attn", "attn_proj"), True)
+    assert "unused-flags" not in {note.code for note in job.diagnostics}
+    assert "offload_modules" not in read(tmp_path, f"{GPT} {options}").plan
 
 
 def test_flags_without_use_are_listed_once(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def check_expressible(setting: Setting, schedule: Schedule) -> None:
         raise _cannot(
             f"{schedule.name}", "a file has one copy of a stage; take 1f1b, interleaved-1f1b or a zb schedule"
         )
-    if plan.offload_optimizer or plan.offload_layers:
+    if plan.offload_optimizer or plan.offload_layers or plan.offload_modules:
         raise _cannot("offloading to the host", "it has no copies between GPU and host")
 
 

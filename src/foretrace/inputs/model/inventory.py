@@ -107,7 +107,11 @@ def _plan_facts(setting: Setting) -> Iterator[tuple[str, str]]:
     yield "stages", _stages_text(setting)
     sequences = f"{counted_text(setting.gbs, 'sequence')} of {counted_text(setting.seq_len, 'token')}"
     yield "step", f"{sequences}, {format_count(setting.gbs * setting.seq_len)} tokens in all"
-    yield "stack", f"{setting.stack.name} · {plan.precision} · ZeRO-{setting.zero} · recompute {plan.recompute}"
+    modules = f" ({', '.join(plan.recompute_modules)})" if plan.recompute_modules else ""
+    yield (
+        "stack",
+        f"{setting.stack.name} · {plan.precision} · ZeRO-{setting.zero} · recompute {plan.recompute}{modules}",
+    )
     overlaps = {
         "gradients": setting.grad_overlap,
         "parameters": setting.param_overlap,

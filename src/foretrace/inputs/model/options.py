@@ -39,8 +39,14 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words_reader(name: str, known: tuple[str, ...]) -> Any:
+    """Returns a reader of words divided by commas; `none` stands for no word."""
     read = _word_reader(name, known)
-    return lambda text: tuple(read(part.strip()) for part in text.split(",") if part.strip())
+
+    def words(text: str) -> tuple[str, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        return () if parts == ["none"] else tuple(read(part) for part in parts if part)
+
+    return words
 
 
 def _word_reader(name: str, known: tuple[str, ...]) -> Any:

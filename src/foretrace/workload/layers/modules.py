@@ -158,9 +158,10 @@ def offloaded_bytes(
     """
     names = {piece.name: number for number, piece in enumerate(pieces)}
     listed = {name for module in modules for name in OFFLOADS[module]}
-    for norm, module in ((_ATTENTION_NORM, "qkv_linear"), (_MLP_NORM, None)):
-        if _fuses_norm(names, stack, norm):
-            listed = listed - {norm} | ({norm} if module in modules else set())
+    if _fuses_norm(names, stack, _ATTENTION_NORM):
+        listed = listed - {_ATTENTION_NORM} | ({_ATTENTION_NORM} if "qkv_linear" in modules else set())
+    if _fuses_norm(names, stack, _MLP_NORM):
+        listed = listed - {_MLP_NORM}
     stay = {name for piece in pieces if piece.name not in listed for name, _ in _kept_by(piece)}
     return sum(size for name, size in kept.items() if name not in stay and not name.endswith("statistics"))
 
