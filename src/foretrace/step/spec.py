@@ -116,7 +116,6 @@ class Work:
         backward: Input and weight gradients in the order in which they run, told apart by phase.
         saved_bytes: Memory that the forward leaves for the backward.
         recomputed_bytes: Memory of it that is alive only while its own backward runs.
-        offloaded_bytes: Bytes of `saved_bytes` that go to the host after the forward and come back for the backward.
         parameters: Dense parameters on this rank, before data-parallel ranks split them.
         expert_parameters: Parameters of experts on this rank, which are reduced over another group.
         output_bytes: The activation that it hands on, on this rank.
@@ -131,7 +130,6 @@ class Work:
     backward: tuple[Item, ...]
     saved_bytes: int = 0
     recomputed_bytes: int = 0
-    offloaded_bytes: int = 0
     parameters: int = 0
     expert_parameters: int = 0
     output_bytes: int = 0

@@ -12,6 +12,7 @@ from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.compose import MAX_LAYERS
 from foretrace.schedules.registry import resolve
+from foretrace.workload.layout import parse_layout
 from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
 
 MAX_TOKENS: Final = 100_000_000
@@ -95,6 +96,8 @@ def _check_flags_and_words(plan: Plan) -> None:
             raise InputError("bad-value", f'{name} is "{value}"', hint="expected a name, or leave it out")
     if plan.schedule is not None:
         resolve(plan.schedule)
+    if plan.layout is not None:
+        parse_layout(plan.layout)
 
 
 def _check_word(name: str, value: object, known: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.model import Experts, LatentAttention, Mlp, Model
 from foretrace.schedules.registry import ScheduleFacts, schedule_facts
+from foretrace.workload.layout import layout_problem, parse_layout, stage_counts
 from foretrace.workload.plan import Plan
 from foretrace.workload.stack import Stack
 from foretrace.workload.stacks import stack as stack_named
@@ -98,9 +99,16 @@ class PlanSizes:
         return self.plan.tp > 1 and (self.stack.sequence_parallel if given is None else given)
 
     @property
+    def vpp(self) -> int:
+        """Model chunks of each stage: of the plan, or as many as its layout has parts for every stage."""
+        if self.plan.layout is None:
+            return self.plan.vpp
+        return max(len(parse_layout(self.plan.layout).parts) // self.plan.pp, 1)
+
+    @property
     def schedule(self) -> str:
         """The name of the pipeline schedule."""
-        return _facts(self.plan.schedule or ("interleaved-1f1b" if self.plan.vpp > 1 else "1f1b")).name
+        return _facts(self.plan.schedule or ("interleaved-1f1b" if self.vpp > 1 else "1f1b")).name
 
     @property
     def pieces(self) -> int:
@@ -109,7 +117,7 @@ class PlanSizes:
             return self.plan.pp
         facts = _facts(self.schedule)
         default = facts.min_chunks if facts.max_chunks is not None else max(facts.min_chunks, 2)
-        return self.plan.pp * (self.plan.vpp if self.plan.vpp > 1 else default)
+        return self.plan.pp * (self.vpp if self.vpp > 1 else default)
 
     @property
     def shard(self) -> int:
@@ -169,6 +177,15 @@ class Constraint:
 def broken(sizes: PlanSizes) -> Iterator[Constraint]:
     """Yields the constraints that a plan breaks, in the order in which they are checked; none where it runs."""
     return (constraint for constraint in CONSTRAINTS if constraint.problem(sizes) is not None)
+
+
+def check_split(model: Model, plan: Plan) -> None:
+    """Raises an `InputError` where the way in which a plan divides the layers is one that Megatron refuses."""
+    sizes = PlanSizes.of(model, plan)
+    for constraint in SPLIT_CONSTRAINTS:
+        problem = constraint.problem(sizes)
+        if problem is not None:
+            raise InputError(constraint.code, problem, hint=constraint.why)
 
 
 def _indivisible(what: str, count: int, axis: str, size: int) -> str | None:
@@ -284,10 +301,31 @@ def _shard(sizes: PlanSizes) -> str | None:
     return f"shard {plan.shard} does not split dp·cp = {sizes.dp}·{plan.cp}"
 
 
+_SPLITS: Final = ("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers")
+"""Fields that divide the layers among parts."""
+
+
+def _given_splits(plan: Plan) -> list[str]:
+    """Returns which fields divide the layers; no end that counts (`account_for` without words) is not a division."""
+    return [name for name in _SPLITS if getattr(plan, name) is not None and getattr(plan, name) != ()]
+
+
+def _several_splits(sizes: PlanSizes) -> str | None:
+    """Megatron-core: a layout excludes all others, and numbers of end stages exclude ends that count as layers."""
+    given = _given_splits(sizes.plan)
+    if len(given) < 2 or given == ["first_stage_layers", "last_stage_layers"]:
+        return None
+    return f"{' and '.join(given[:2])} both divide the layers"
+
+
 def _pieces(sizes: PlanSizes) -> str | None:
-    """Parts may differ by a layer (Megatron-core: `pipeline_model_parallel_layout`), but each has one."""
-    layers, pieces = len(sizes.model.layers), sizes.pieces
-    if sizes.plan.stage_layers is not None or layers >= pieces or layers + 2 == pieces:
+    """Parts may differ by a layer (Megatron-core: `pipeline_model_parallel_layout`), but each has one.
+
+    The first part may have the embedding alone, if the last has the head alone, or MTP with it.
+    """
+    layers, pieces, plan = len(sizes.model.layers), sizes.pieces, sizes.plan
+    given = _given_splits(plan) or plan.account_for is not None
+    if given or layers >= pieces or layers + 2 == pieces or (sizes.model.mtp and layers + 1 == pieces):
         return None
     return f"{layers} layers cannot fill {pieces} parts of a pipeline (pp times chunks)"
 
@@ -302,6 +340,56 @@ def _stage_layers(sizes: PlanSizes) -> str | None:
     )
 
 
+def _layout_chunks(sizes: PlanSizes) -> str | None:
+    plan = sizes.plan
+    if plan.layout is None:
+        return None
+    parts = len(parse_layout(plan.layout).parts)
+    if parts % plan.pp:
+        return f"layout has {parts} parts, which pp {plan.pp} does not divide"
+    if plan.vpp not in (1, sizes.vpp):
+        return f"layout has {parts} parts, {sizes.vpp} for each of {plan.pp} stages, but vpp is {plan.vpp}"
+    most = _facts(sizes.schedule).max_chunks
+    if parts == sizes.pieces and (parts == plan.pp or most in (None, sizes.vpp)):
+        return None
+    return f"layout has {parts} parts, too many or too few for {sizes.schedule} on {plan.pp} stages"
+
+
+def _layout(sizes: PlanSizes) -> str | None:
+    if sizes.plan.layout is None:
+        return None
+    layout = parse_layout(sizes.plan.layout)
+    return layout_problem(layout, len(sizes.model.layers), sizes.model.mtp, sizes.plan.pp)
+
+
+def _account_for(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `get_num_layers_to_build`: layers and counted ends are a multiple of all parts."""
+    counted, layers = sizes.plan.account_for, len(sizes.model.layers)
+    if counted is None or (counted == () and _given_splits(sizes.plan)) or (layers + len(counted)) % sizes.pieces == 0:
+        return None
+    ends = f" with {' and '.join(counted)}" if counted else ""
+    return f"{layers} layers{ends} cannot be divided among {sizes.pieces} parts (pp times chunks)"
+
+
+def _end_stages(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `get_num_layers_to_build`: stages in the middle are equal, and so are the chunks of a stage."""
+    plan, layers = sizes.plan, len(sizes.model.layers)
+    given = [name for name in ("first_stage_layers", "last_stage_layers") if getattr(plan, name) is not None]
+    if not given:
+        return None
+    if plan.pp == 1 or sizes.schedule in ("zb-v", "dualpipe", "dualpipe-v"):
+        return f"{given[0]} is given, but {'pp is 1' if plan.pp == 1 else f'{sizes.schedule} has no such stage'}"
+    counts = stage_counts(plan, layers)
+    if counts is None:
+        ends = " and ".join(str(getattr(plan, name)) for name in given)
+        return f"{layers} layers less {ends} cannot be divided among {plan.pp - len(given)} stages"
+    chunks = sizes.pieces // plan.pp
+    if any(count % chunks for count in counts):
+        words = ", ".join(map(str, sorted(set(counts))))
+        return f"stages of {words} layers cannot be divided into {chunks} chunks"
+    return None
+
+
 def _whole_groups(sizes: PlanSizes) -> str | None:
     """Megatron-core, `get_forward_backward_func`: the last group of microbatches must be as large as the pipeline."""
     stages, count = sizes.plan.pp, sizes.microbatches
@@ -312,6 +400,8 @@ def _whole_groups(sizes: PlanSizes) -> str | None:
 
 def _chunks(sizes: PlanSizes) -> str | None:
     plan = sizes.plan
+    if plan.layout is not None:  # it says how many chunks there are: `_layout_chunks`
+        return None
     if plan.pp == 1 or plan.vpp == 1:
         return f"vpp is {plan.vpp}, but pp is 1" if plan.vpp > 1 else None
     facts = _facts(sizes.schedule)
@@ -444,6 +534,21 @@ def max_microbatches(sizes: PlanSizes) -> int:
     return MAX_LAYER_RUNS // max(len(sizes.model.layers), sizes.pieces)
 
 
+SPLIT_CONSTRAINTS: Final = (
+    Constraint("conflicting-options", _SPLITS, _several_splits, "one of them is enough"),
+    Constraint("bad-plan", ("vpp", "pp", "schedule", "layout"), _layout_chunks, "a layout says how many chunks a stage has"),
+    Constraint("bad-plan", ("layout",), _layout, "layouts are those of Megatron-core"),
+    Constraint("not-divisible", ("account_for", "vpp", "pp"), _account_for, "as Megatron asks of all parts"),
+    Constraint(
+        "not-divisible",
+        ("first_stage_layers", "last_stage_layers", "vpp"),
+        _end_stages,
+        "Megatron divides the other layers evenly among the other stages, and those of a stage among its chunks",
+    ),
+    Constraint("bad-plan", ("vpp", "pp", "stage_layers"), _stage_layers, "stage_layers has a number for each part"),
+)
+"""Constraints about how a plan divides the layers, in the order in which they are checked."""
+
 CONSTRAINTS: Final = (
     Constraint("not-divisible", ("cp", "pp", "tp", "gpus"), _gpus),
     Constraint("not-divisible", ("gbs", "mbs"), _batch),
@@ -470,7 +575,7 @@ CONSTRAINTS: Final = (
     Constraint("invalid-schedule", ("vpp", "schedule"), _chunks),
     Constraint("invalid-schedule", ("pp",), _even_stages),
     Constraint("bad-plan", ("pp", "vpp"), _pieces),
-    Constraint("bad-plan", ("vpp", "pp", "stage_layers"), _stage_layers, "stage_layers has a number for each part"),
+    *SPLIT_CONSTRAINTS,
     Constraint("not-divisible", ("gbs", "pp"), _whole_groups),
     Constraint("invalid-schedule", ("gbs", "pp"), _both_ways),
     Constraint(

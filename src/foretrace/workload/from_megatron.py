@@ -14,9 +14,10 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
+from foretrace.workload.constraints import check_split
 from foretrace.workload.job_file import PlanValue
 from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
-from foretrace.workload.plan import WORD_LISTS
+from foretrace.workload.plan import WORD_LISTS, Plan
 
 _POSITIONS: Final[dict[str, PositionKind]] = {
     **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
@@ -36,13 +37,18 @@ _COUNTS: Final = {
 }
 """Fields of a plan and the options that give them."""
 _UNREAD: Final = {
-    "pipeline-model-parallel-layout": "the layout of stages is not read: give stage_layers",
     "window-size": "windows of attention are not read: give attention: window",
     "spec": "a specification of layers in code is not read: its layers are taken as standard ones",
     "moe-expert-capacity-factor": "dropped and padded tokens are not modelled: experts are taken as balanced",
 }
 """Options that change the work and are not followed."""
-_FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+_LAYOUT: Final = "pipeline-model-parallel-layout"
+_ACCOUNT_FOR: Final = "account-for-{}-in-pipeline-split"
+_END_STAGES: Final = {
+    "first_stage_layers": "decoder-first-pipeline-num-layers",
+    "last_stage_layers": "decoder-last-pipeline-num-layers",
+}
+"""Fields of a plan and the options that give layers to the first and last stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ def job_from_megatron(path: str | Path) -> MegatronJob:
     """The model and plan of a launch script or a file of arguments."""
     reading = _Reading(read_megatron_args(path))
     model = _model(reading)
-    plan = {**_sizes(reading, len(model.layers)), **_habits(reading)}
+    plan = {**_sizes(reading), **_stages(reading, model), **_habits(reading)}
     for name, consequence in _UNREAD.items():
         if reading.has(name):
             reading.say("field-ignored", f"--{name}: {consequence}", name)
@@ -269,7 +275,7 @@ def _vocab(reading: _Reading) -> int:
     return size
 
 
-def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
+def _sizes(reading: _Reading) -> dict[str, PlanValue]:
     """Axes and batches; only what is given, or what a default of Megatron's makes different from a plan's."""
     plan: dict[str, PlanValue] = {}
     if reading.has("nproc-per-node") and reading.has("nnodes"):
@@ -278,21 +284,9 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
     for name, option in _COUNTS.items():
         if reading.has(option):
             plan[name] = reading.count(option)
-    pp, tp = reading.count(_COUNTS["pp"], 1), reading.count(_COUNTS["tp"], 1)
-    if reading.has("num-layers-per-virtual-pipeline-stage"):
-        each = reading.count("num-layers-per-virtual-pipeline-stage")
-        if layers % (pp * each):
-            problem = f"{layers} layers are no multiple of {pp} stages with {each} layers in each chunk"
-            raise InputError(
-                "not-divisible", problem, where=reading.args.where("num-layers-per-virtual-pipeline-stage")
-            )
-        plan["vpp"] = layers // (pp * each)
-    elif reading.has("num-virtual-stages-per-pipeline-rank"):
-        plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
+    tp = reading.count(_COUNTS["tp"], 1)
     if reading.has("use-tp-pp-dp-mapping"):  # training/initialize.py: the only other order that an option gives
         plan["rank_order"] = "tp-cp-ep-pp-dp"
-    if pp > 1 and reading.has(_FIRST, _LAST):
-        plan["stage_layers"] = _stage_layers(reading, layers, pp)
     if tp > 1:
         plan["sequence_parallel"] = reading.has("sequence-parallel")
     if reading.has("num-experts"):
@@ -307,27 +301,33 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
     return plan
 
 
-def _stage_layers(reading: _Reading, layers: int, pp: int) -> tuple[int, ...]:
-    """Returns the layers of every chunk where the first or the last stage has a number of its own.
-
-    The other stages share the rest, and each stage divides its layers among its chunks (Megatron-core,
-    transformer_block.py, get_num_layers_to_build).
-    """
-    first, last = (reading.count(name) if reading.has(name) else None for name in (_FIRST, _LAST))
-    vpp = reading.count("num-virtual-stages-per-pipeline-rank", 1)
-    ends = [count for count in (first, last) if count is not None]
-    middle, rest = pp - len(ends), layers - sum(ends)
-    where = reading.args.where(_FIRST if first is not None else _LAST)
-    if rest < 0 or (rest % middle if middle else rest):
-        problem = f"{layers} layers less {' and '.join(map(str, ends))} cannot be divided among {middle} stages"
-        raise InputError("not-divisible", problem, where=where, hint="as Megatron asks of stages in the middle")
-    each = rest // middle if middle else 0
-    stages = [each if first is None else first, *[each] * (pp - 2), each if last is None else last]
-    if any(count % vpp for count in stages):
-        problem = f"stages of {', '.join(map(str, sorted(set(stages))))} layers cannot be divided into {vpp} chunks"
-        hint = f"as many layers as a multiple of --num-virtual-stages-per-pipeline-rank {vpp}"
-        raise InputError("not-divisible", problem, where=where, hint=hint)
-    return tuple(count // vpp for _ in range(vpp) for count in stages)
+def _stages(reading: _Reading, model: Model) -> dict[str, PlanValue]:
+    """Returns how the layers are divided among stages and their chunks, checked as Megatron does."""
+    plan: dict[str, PlanValue] = {}
+    layers, pp = len(model.layers), reading.count(_COUNTS["pp"], 1)
+    counted = tuple(end for end in ("embedding", "loss") if reading.has(_ACCOUNT_FOR.format(end)))
+    ends = {name: reading.count(option) for name, option in _END_STAGES.items() if reading.has(option)}
+    if pp > 1:
+        plan |= {"account_for": counted} if counted else {}
+        plan |= ends
+    if reading.has(_LAYOUT):
+        plan["layout"] = reading.text(_LAYOUT, "")
+    if reading.has("num-layers-per-virtual-pipeline-stage"):
+        each, slots = reading.count("num-layers-per-virtual-pipeline-stage"), layers + len(counted)
+        if slots % (pp * each):
+            problem = f"{slots} layers are no multiple of {pp} stages with {each} layers in each chunk"
+            raise InputError(
+                "not-divisible", problem, where=reading.args.where("num-layers-per-virtual-pipeline-stage")
+            )
+        plan["vpp"] = slots // (pp * each)
+    elif reading.has("num-virtual-stages-per-pipeline-rank"):
+        plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
+    given = next((name for name in (_LAYOUT, *_END_STAGES.values()) if reading.has(name)), "")
+    try:
+        check_split(model, Plan(pp, pp=pp, **plan))  # type: ignore[arg-type]  # fields by name
+    except InputError as error:
+        raise InputError(error.code, error.message, where=reading.args.where(given), hint=error.hint) from None
+    return plan
 
 
 def _recompute(reading: _Reading) -> dict[str, PlanValue]:

@@ -225,6 +225,27 @@ def _value(value: Any) -> Callable[[PlanSizes], Choices]:
     return lambda _: ((value, 0.0),)
 
 
+def _counted(sizes: PlanSizes) -> Choices:
+    """Returns which ends may count as a layer each."""
+    ends: tuple[tuple[str, ...] | None, ...] = (("embedding", "loss"), ("embedding",), ("loss",), None)
+    return ((counted, 0.0 if counted else 1.0) for counted in ends if counted != sizes.plan.account_for)
+
+
+def _end_stage(field: str) -> Callable[[PlanSizes], Choices]:
+    """Returns the choices of a number of layers of the first or last stage: those near it, and none."""
+
+    def choices(sizes: PlanSizes) -> Choices:
+        given = getattr(sizes.plan, field)
+        if given is not None:
+            near = range(max(given - sizes.plan.pp, 0), given + sizes.plan.pp + 1)
+            yield from sorted(
+                ((value, _distance(given + 1, value + 1)) for value in near if value != given), key=lambda pair: pair[1]
+            )
+        yield None, 1.0
+
+    return choices
+
+
 def _all_layers(sizes: PlanSizes) -> Choices:
     return ((len(sizes.model.layers), 0.0),)
 
@@ -259,6 +280,10 @@ _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     "vpp": _chunks,
     "schedule": _value("interleaved-1f1b"),
     "stage_layers": _value(None),
+    "layout": _value(None),
+    "account_for": _counted,
+    "first_stage_layers": _end_stage("first_stage_layers"),
+    "last_stage_layers": _end_stage("last_stage_layers"),
     "zero": _value(3),
     "shard": _shards,
     "recompute": _value("full"),

@@ -40,6 +40,10 @@ class Setting:
     diagnostics: tuple[Diagnostic, ...] = ()
     chunks_per_stage: int = 1
     """Model chunks of a stage, as the schedule has them."""
+    mtp_chunk: int = -1
+    """The chunk of the model that holds multi-token prediction after its layers; -1: the last, with the head."""
+    layout: str = ""
+    """What every chunk holds, as Megatron-core's `pipeline_model_parallel_layout` has it."""
 
     @property
     def tokens(self) -> int:
@@ -61,6 +65,7 @@ def settled_plan(setting: Setting) -> dict[str, Any]:
         "grad_overlap": setting.grad_overlap,
         "param_overlap": setting.param_overlap,
         "schedule": setting.schedule,
+        "layout": setting.layout,
         "stack": setting.stack.name,
         "padded_vocab": setting.vocab,
     }

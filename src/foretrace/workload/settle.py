@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic
@@ -15,6 +13,7 @@ from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
 from foretrace.workload.constraints import PlanSizes
 from foretrace.workload.layers import dropped_share, offloaded_share, recomputed_modules
+from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
 from foretrace.workload.plan import Plan, RecomputeModule
 from foretrace.workload.setting import Setting
@@ -44,8 +43,9 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     check_constraints(sizes)
     chosen = sizes.stack
     name = "1f1b" if plan.pp == 1 else sizes.schedule
-    schedule = make(name, plan.pp, sizes.microbatches, plan.vpp if plan.vpp > 1 else None)
-    chunks, uneven = split_layers(len(model.layers), schedule.pieces, plan.stage_layers)
+    schedule = make(name, plan.pp, sizes.microbatches, sizes.vpp if sizes.vpp > 1 else None)
+    plan = replace(plan, vpp=sizes.vpp)
+    layout, uneven = layout_of(plan, len(model.layers), model.mtp, schedule.pieces)
     setting = Setting(
         model=model,
         plan=plan,
@@ -62,7 +62,9 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
         grad_overlap=chosen.grad_overlap if plan.grad_overlap is None else plan.grad_overlap,
         param_overlap=chosen.param_overlap if plan.param_overlap is None else plan.param_overlap,
         schedule=schedule.name,
-        chunks=chunks,
+        chunks=layout.chunks,
+        mtp_chunk=layout.mtp_part,
+        layout=str(layout),
         chunks_per_stage=schedule.chunks,
     )
     return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
@@ -178,32 +180,3 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         ),
     ]
     return [text for asked, text in checks if asked]
-
-
-def split_layers(
-    layers: int, pieces: int, given: Sequence[int] | None
-) -> tuple[tuple[tuple[int, ...], ...], str | None]:
-    """Returns the layers of every piece of the model by number, in order, and a note where pieces differ in size.
-
-    `given` has the layers of each piece; without it, there are at least as many layers as pieces or two less.
-
-    Where the layers do not divide but two more would, the embedding and the head count as a layer each, as under
-    Megatron's account-for-embedding-in-pipeline-split and -loss- (Llama 3 405B: 126 layers).
-    """
-    counts, note = _layer_counts(layers, pieces, given)
-    bounds = accumulate(counts, initial=0)
-    return tuple(tuple(range(first, last)) for first, last in pairwise(bounds)), note
-
-
-def _layer_counts(layers: int, pieces: int, given: Sequence[int] | None) -> tuple[list[int], str | None]:
-    if given is not None:
-        return list(given), None
-    if layers % pieces == 0:
-        return [layers // pieces] * pieces, None
-    each, left = divmod(layers + 2, pieces)
-    if left == 0 and pieces > 1:
-        note = f"{layers} layers on {pieces} parts: embedding and head count as a layer each, {each} to a part"
-        return [each - 1, *([each] * (pieces - 2)), each - 1], note
-    each, left = divmod(layers, pieces)
-    note = f"{layers} layers on {pieces} parts: {each} in each, one more in the first{f' {left}' if left > 1 else ''}"
-    return [each + (piece < left) for piece in range(pieces)], note

@@ -44,7 +44,7 @@ class ModelWorks:
     embedding: Work | None = None
     head: Work | None = None
     mtp: Work | None = None
-    """All multi-token-prediction modules, as one."""
+    """One module of multi-token prediction."""
 
 
 def works_of(setting: Setting) -> ModelWorks:
@@ -160,7 +160,7 @@ def _roles(
 
 
 def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
-    """Returns the pieces of the model, the first with the embedding, the last with what follows the layers.
+    """Returns the pieces of the model, the first with the embedding, the last with the head.
 
     Pieces that do the same are one object.
     """
@@ -170,8 +170,8 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
     last = len(setting.chunks) - 1
     for number, numbers in enumerate(setting.chunks):
         body = [works.layers[layer] for layer in numbers]
-        if number == last and works.mtp:
-            body.append(works.mtp)
+        if number == setting.mtp_chunk % len(setting.chunks) and works.mtp:
+            body += [works.mtp] * setting.model.mtp
         first = [works.embedding] if number == 0 and works.embedding else []
         final = [works.head] if number == last and works.head else []
         # As of recompute_layers, a stage's first layers are meant, over all its chunks.

@@ -11,6 +11,8 @@ from foretrace.models import presets
 from foretrace.models.model import Mlp, SelfAttention
 from foretrace.models.parameters import parameters
 from foretrace.workload.from_megatron import MegatronJob, job_from_megatron
+from foretrace.workload.plan import Plan
+from foretrace.workload.settle import settle
 
 GPT = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 2048 --vocab-size 50257 "
 LLAMA = """
@@ -187,11 +189,44 @@ def test_an_unknown_value_is_said_and_left_out(tmp_path: Path) -> None:
 )
 def test_uneven_stages(words: str, layers: tuple[int, ...] | None, tmp_path: Path) -> None:
     if layers is not None:
-        assert read(tmp_path, GPT + words).plan["stage_layers"] == layers
+        job = read(tmp_path, GPT + words)
+        setting = settle(job.model, Plan(**{**job.plan, "gpus": job.plan["pp"], "gbs": None}))  # type: ignore[arg-type]
+        assert tuple(map(len, setting.chunks)) == layers
         return
     with pytest.raises(InputError) as caught:
         read(tmp_path, GPT + words)
     assert caught.value.code in ("not-divisible", "out-of-range")
+
+
+def test_a_layout_is_read_as_it_is_written(tmp_path: Path) -> None:
+    words = '--pipeline-model-parallel-size 16 --pipeline-model-parallel-layout "Et*3|(tt|)*29,m|L"'
+    job = read(tmp_path, quoted(DEEPSEEK) + words)
+    assert job.plan["layout"] == "Et*3|(tt|)*29,m|L"
+    assert "field-ignored" not in {note.code for note in job.diagnostics}
+    setting = settle(job.model, Plan(**{**job.plan, "gpus": 16, "gbs": 16}))  # type: ignore[arg-type]
+    assert (setting.plan.vpp, setting.schedule, setting.mtp_chunk) == (2, "interleaved-1f1b", 30)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--pipeline-model-parallel-layout 'Et*61|mLx'", "bad-value"),
+        ("--pipeline-model-parallel-layout 'Et*60|mL'", "bad-plan"),
+        ("--pipeline-model-parallel-layout 'Et*61|m|L'", "bad-plan"),
+        ("--pipeline-model-parallel-layout 'Et*61|mL' --decoder-first-pipeline-num-layers 31", "conflicting-options"),
+        ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", "not-divisible"),
+    ],
+)
+def test_a_division_that_megatron_refuses_is_refused(words: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f"{quoted(DEEPSEEK)} --pipeline-model-parallel-size 2 {words}")
+    assert caught.value.code == code
+
+
+def test_ends_that_count_as_layers(tmp_path: Path) -> None:
+    words = "--pipeline-model-parallel-size 9 --num-layers-per-virtual-pipeline-stage 3"
+    job = read(tmp_path, f"{LLAMA} {words} --account-for-loss-in-pipeline-split")
+    assert (job.plan["account_for"], job.plan["vpp"]) == (("loss",), 3)
 
 
 @pytest.mark.parametrize(

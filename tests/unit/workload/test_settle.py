@@ -12,7 +12,7 @@ from foretrace.step.spec import Compute
 from foretrace.workload.layers import layer_work
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import settled_plan
-from foretrace.workload.settle import settle, split_layers
+from foretrace.workload.settle import settle
 from hand_written_work import STACK, model, setting_of
 
 
@@ -116,18 +116,6 @@ def test_a_vocabulary_is_padded_as_the_stack_does() -> None:
     setting = settle(replace(model(2), vocab=1000), Plan(2, tp=2), replace(STACK, padded_vocab=128))
     assert setting.vocab == 1024
     assert any(note.code == "vocabulary-padded" and "1,024" in note.message for note in setting.diagnostics)
-
-
-def test_layers_that_do_not_divide() -> None:
-    chunks, said = split_layers(126, 16, None)
-    assert [len(chunk) for chunk in chunks] == [7, *([8] * 14), 7], "as Llama 3 405B was trained"
-    assert said is not None and "count as a layer each" in said
-    chunks, said = split_layers(8, 3, None)
-    assert [len(chunk) for chunk in chunks] == [3, 3, 2]
-    assert said is not None
-    chunks, said = split_layers(7, 3, (1, 5, 1))
-    assert chunks == ((0,), (1, 2, 3, 4, 5), (6,))
-    assert said is None
 
 
 def test_a_schedule_brings_its_own_chunks() -> None:

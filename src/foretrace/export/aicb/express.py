@@ -33,6 +33,10 @@ def check_expressible(setting: Setting, schedule: Schedule) -> None:
         raise _cannot(
             f"{schedule.name}", "a file has one copy of a stage; take 1f1b, interleaved-1f1b or a zb schedule"
         )
+    if setting.model.mtp and setting.mtp_chunk % len(setting.chunks) != len(setting.chunks) - 1:
+        raise _cannot(
+            f"layout {setting.layout}", "multi-token prediction is a row of the last stage; put m in the part of L"
+        )
     if plan.offload_optimizer or plan.offload_layers or plan.offload_modules:
         raise _cannot("offloading to the host", "it has no copies between GPU and host")
 

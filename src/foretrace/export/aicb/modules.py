@@ -61,7 +61,8 @@ def head_modules(setting: Setting) -> list[Module]:
     modules = []
     if setting.model.mtp:
         work = layers.mtp_work(setting)
-        modules.append(Module("final_column", work.forward, (*work.recompute, *work.backward), "final_column"))
+        module = Module("final_column", work.forward, (*work.recompute, *work.backward), "final_column")
+        modules += [module] * setting.model.mtp
     pieces = head(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
     sums = [item for item in pieces[-1].forward if isinstance(item, Call)]
     modules.append(_without(_module("final_column", pieces, "final_column"), sums))
