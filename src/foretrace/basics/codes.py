@@ -68,6 +68,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "not-divisible": "Something cannot be divided evenly: GPUs, layers, heads, experts, batches.",
         "recompute-saves-nothing": "The backward computes again what takes no memory to keep.",
         "uneven-stages": "Layers do not divide evenly, and were given to the parts of a pipeline as the message says.",
+        "slow-stage": "A pipeline stage works for longer than the mean of all stages, and the others wait for it.",
         "vocabulary-padded": "The vocabulary was padded to a size that can be split.",
         "invalid-schedule": "A schedule breaks a rule of schedules, or does not fit the pipeline.",
         "too-large": "The job is larger than can be simulated.",

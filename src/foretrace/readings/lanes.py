@@ -1,4 +1,4 @@
-"""Measures how busy each lane is, how long its ops wait, and whether the host keeps up with launching kernels."""
+"""Measures how busy each lane is, how long its ops wait, which stage is slow, and whether the host keeps up."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_time
 from foretrace.engine.order import sort_by
-from foretrace.program.columns import Kind
+from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 
 BUSY_SHARE: Final = 0.7
 """The share of the step from which on launches, which vary between steps, are likely to hold the GPU up."""
+
+SLOW_SHARE: Final = 0.05
+"""By how much longer than the mean of all stages the slowest works before it is reported."""
 
 _LAUNCHES: Final = ("launch", "launches")
 
@@ -48,6 +51,45 @@ def lane_use(timeline: Timeline) -> list[LaneUse]:
             busy, waiting = float(run[low:high].sum()) / share, float(wait[low:high].sum()) / share
             uses.append(LaneUse(row.name, ranks, float((ops * count).sum()) / ranks, busy, min(waiting, 1.0)))
     return uses
+
+
+def unit_loads(timeline: Timeline) -> dict[tuple[int, int, int], float]:
+    """Returns the seconds of a step that ops of the compute lanes take, by stage, chunk and layer.
+
+    Ops of the optimizer do not count; collectives for which a layer waits do, and waits for partners do not. Seconds
+    are means over the ranks of a stage. Layers are numbered within their chunk, and ends of the model are -1.
+    """
+    graph, ops = timeline.graph, timeline.graph.ops
+    mesh, classes = graph.program.mesh, graph.classes
+    stage = mesh.coordinate("pp")[classes.representative]
+    ranks = mesh.world // mesh.pp
+    computes = np.array([lane.kind == "compute" for lane in graph.program.lanes], dtype=bool)
+    phase = ops.ints("phase")[graph.op]
+    worked = (phase != Phase.NONE) & (phase != Phase.OPTIMIZER) & computes[ops.ints("lane")[graph.op]]
+    nodes = np.flatnonzero(worked)
+    owner, op = graph.rank_class[nodes], graph.op[nodes]
+    seconds = (timeline.end_s - timeline.start_s)[nodes] * classes.count[owner] / ranks
+    keys = np.stack([stage[owner], ops.ints("chunk")[op], ops.ints("layer")[op]])
+    units, place = np.unique(keys, axis=1, return_inverse=True)
+    totals = np.bincount(place.ravel(), weights=seconds, minlength=units.shape[1])
+    return {
+        (at, chunk, layer): total for (at, chunk, layer), total in zip(units.T.tolist(), totals.tolist(), strict=True)
+    }
+
+
+def stage_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:
+    """Returns a note on the slowest stage if it works for longer than the mean of all by more than `SLOW_SHARE`."""
+    loads = np.zeros(timeline.graph.program.mesh.pp)
+    for (stage, _, _), seconds in unit_loads(timeline).items() if len(loads) > 1 else ():
+        loads[stage] += seconds
+    slowest, mean_s = int(loads.argmax()), float(loads.mean())
+    if loads[slowest] <= (1 + SLOW_SHARE) * mean_s:
+        return ()
+    message = (
+        f"stage {slowest} is the slowest: its layers take {format_time(float(loads[slowest]))} of a step, "
+        f"{loads[slowest] / mean_s - 1:.0%} more than those of a mean stage, and the others wait for it"
+    )
+    return (Diagnostic("note", "slow-stage", message),)
 
 
 def launching_s(timeline: Timeline) -> float:

@@ -298,7 +298,7 @@ def _effect(remedy: Remedy) -> str:
     if remedy.memory_bytes:
         sign = "+" if remedy.memory_bytes > 0 else MINUS
         words.append(f"memory {sign}{format_bytes(abs(remedy.memory_bytes))}")
-    return ", ".join(words)
+    return f"{remedy.why}: {', '.join(words)}" if remedy.why else ", ".join(words)
 
 
 def _network(simulation: Answer) -> list[list[Span]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.errors import ForetraceError
@@ -19,6 +20,7 @@ from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.readings.breakdown import EXPOSED
 from foretrace.readings.scenario import Scenario
+from foretrace.simulation.balance import balance_stages
 from foretrace.simulation.outside_memory import outside_memory
 from foretrace.simulation.simulate import simulate_program
 
@@ -42,9 +44,6 @@ MIN_SHARE: Final = 0.01
 MIN_CHUNK_LAYERS: Final = 2
 """Layers below which a model chunk is not proposed: every chunk adds transfers and launches."""
 
-MAX_SPLIT: Final = 16
-"""Parts of the model up to which another split of the layers is proposed: a longer list is not typed."""
-
 OVERLAPS: Final = {"tp": "tp exposed", "moe": "ep exposed", "pp": "pp exposed"}
 """The words of `--overlap` that stacks leave off, and what each is aimed at."""
 
@@ -54,22 +53,29 @@ class _Change:
     """A change as options of the job and what-ifs of the machine, all as texts.
 
     `part` is the part of the breakdown that it is aimed at. `microbatches` says how many times as many the step has.
+    `instead_of` names fields of the plan that it replaces, and `why` what it remedies. `otherwise` is tried where the
+    change does not fit into memory.
     """
 
     part: str
     options: Mapping[str, str] = field(default_factory=dict)
     what_if: Mapping[str, str] = field(default_factory=dict)
     microbatches: float = 1.0
+    instead_of: tuple[str, ...] = ()
+    why: str = ""
+    otherwise: _Change | None = None
 
     @property
     def option(self) -> str:
         """The change as a command line has it."""
         from foretrace.inputs.option_texts import flag_of
 
+        replaced = " and ".join(flag_of(name) for name in self.instead_of)
         return " ".join(
             [
-                *(f"{flag_of(name)} {value}" for name, value in self.options.items()),
+                *(f"{flag_of(name)} {quote(value)}" for name, value in self.options.items()),
                 *(f"--what-if {name}={value}" for name, value in self.what_if.items()),
+                *([f"instead of {replaced}"] if replaced else []),
             ]
         )
 
@@ -125,7 +131,9 @@ class _Trial:
         if step_s <= 0:
             return []
         asked = self._scenario.what_if.keys()
-        every = _of_model(self._setting, self._changed) if self._setting is not None else _of_job(self._job)
+        every = _of_job(self._job)
+        if self._setting is not None:
+            every = _of_model(self._setting, self._changed, self._before)
         useful = [
             change
             for change in (*every, *self._of_machine())
@@ -139,13 +147,14 @@ class _Trial:
         """Returns what a change makes of the step; None where it cannot be made or does not fit."""
         try:
             with doing(f"trying {change.option}"):
-                job = self._job.read_options(change.options)
+                job = self._job.with_options(**dict.fromkeys(change.instead_of)) if change.instead_of else self._job
+                job = job.read_options(change.options)
                 program = job.program() if change.options else self._before.timeline.graph.program
                 after = self._simulated(program, change.what_if)
         except ForetraceError:
             return None
         if not self._fits(job, after):
-            return None
+            return None if change.otherwise is None else self.remedy(change.otherwise)
         before_s, after_s = self._before.breakdown.mean_s, after.breakdown.mean_s
         part = max(before_s, key=lambda name: before_s[name] - after_s.get(name, 0.0))
         return Remedy(
@@ -157,6 +166,7 @@ class _Trial:
             before_s[part],
             after_s.get(part, 0.0),
             _more_memory(self._before, after),
+            change.why,
         )
 
     def _fits(self, job: Input, after: Answer) -> bool:
@@ -197,10 +207,11 @@ def _of_job(job: Input) -> Iterator[_Change]:
             yield _Change("bubble", {"microbatches": str(2 * count)}, microbatches=2.0)
 
 
-def _of_model(setting: Setting, machine: Machine) -> Iterator[_Change]:
+def _of_model(setting: Setting, machine: Machine, before: Answer) -> Iterator[_Change]:
     """Yields changes of a model's plan."""
     plan = setting.plan
     if plan.pp > 1:
+        yield from _other_layout(setting, before)
         yield from _pipelines(setting)
     words = {word for word in OVERLAPS if getattr(plan, f"{word}_overlap")}
     for word, part in OVERLAPS.items():
@@ -225,7 +236,7 @@ def _of_model(setting: Setting, machine: Machine) -> Iterator[_Change]:
 
 
 def _pipelines(setting: Setting) -> Iterator[_Change]:
-    """Yields other schedules, more chunks and another split of the layers over the stages."""
+    """Yields other schedules and more chunks."""
     plan, layers = setting.plan, len(setting.model.layers)
     chunks = [
         vpp
@@ -236,11 +247,27 @@ def _pipelines(setting: Setting) -> Iterator[_Change]:
         yield _Change("bubble", {"vpp": str(vpp)})
     if not setting.stack.name.startswith("megatron"):  # which has no zero-bubble schedule
         yield _Change("bubble", {"schedule": "zb-h1"})
-    counts = [len(chunk) for chunk in setting.chunks]
-    if 1 < len(counts) <= MAX_SPLIT and counts[-1] > 1:
-        # The head costs the last part about as much as a layer, and the embedding the first far less.
-        moved = [counts[0] + 1, *counts[1:-1], counts[-1] - 1]
-        yield _Change("bubble", {"stage_layers": ",".join(map(str, moved))})
+
+
+def _other_layout(setting: Setting, before: Answer) -> Iterator[_Change]:
+    """Yields the division of the layers by which stages take more nearly equally long, if there is one.
+
+    Where it does not fit, another one adds no layer to the stage that holds most.
+    """
+    peak, mesh = before.peak_memory, setting.mesh
+    stages = [None] if peak is None else [int(mesh.coordinate("pp")[peak.rank]), None]
+    others = ("stage_layers", "account_for", "first_stage_layers", "last_stage_layers")
+    given = tuple(name for name in others if getattr(setting.plan, name) not in (None, ()))
+    change: _Change | None = None
+    for full in stages:
+        balance = balance_stages(setting, before.timeline, full)
+        if balance is not None:
+            why = f"stage {balance.slowest} is the slowest"
+            options = {"layout": str(balance.layout)}
+            other = None if change is None or change.options == options else change
+            change = _Change("bubble", options, instead_of=given, why=why, otherwise=other)
+    if change is not None:
+        yield change
 
 
 def _narrower(machine: Machine) -> Iterator[_Change]:

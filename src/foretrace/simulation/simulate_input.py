@@ -14,7 +14,7 @@ from foretrace.cost.machine import Machine
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.lanes import host_notes
+from foretrace.readings.lanes import host_notes, stage_notes
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import Executor, Explain, simulate_program
 
@@ -158,7 +158,12 @@ class _Question:
             answer,
             model=figures,
             tokens_per_s_per_gpu=figures.tokens_per_step / answer.step_time_s / figures.gpus,
-            diagnostics=(*answer.diagnostics, *self._calibration_notes(setting), *host_notes(answer.timeline)),
+            diagnostics=(
+                *answer.diagnostics,
+                *self._calibration_notes(setting),
+                *host_notes(answer.timeline),
+                *stage_notes(answer.timeline),
+            ),
         )
         if figures.mfu(answer.step_time_s) > 1:
             text = "the model is computed faster than the GPU's peak: what-ifs have made kernels faster than it"

@@ -536,7 +536,9 @@ def max_microbatches(sizes: PlanSizes) -> int:
 
 SPLIT_CONSTRAINTS: Final = (
     Constraint("conflicting-options", _SPLITS, _several_splits, "one of them is enough"),
-    Constraint("bad-plan", ("vpp", "pp", "schedule", "layout"), _layout_chunks, "a layout says how many chunks a stage has"),
+    Constraint(
+        "bad-plan", ("vpp", "pp", "schedule", "layout"), _layout_chunks, "a layout says how many chunks a stage has"
+    ),
     Constraint("bad-plan", ("layout",), _layout, "layouts are those of Megatron-core"),
     Constraint("not-divisible", ("account_for", "vpp", "pp"), _account_for, "as Megatron asks of all parts"),
     Constraint(

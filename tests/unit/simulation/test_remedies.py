@@ -65,6 +65,31 @@ def test_what_does_not_fit_is_not_proposed() -> None:
     assert "--recompute none" not in [remedy.option for remedy in answer.remedies]
 
 
+def test_another_layout_moves_layers_off_the_slowest_stage() -> None:
+    job, answer = tried(Plan(gpus=8, pp=8, gbs=32), "llama3-8b")
+    assert answer.remedies is not None
+    (remedy,) = [remedy for remedy in answer.remedies if remedy.option.startswith("--layout")]
+    assert remedy.change < -0.05 and remedy.why.startswith("stage 7")
+    assert with_option(job, remedy.option) == pytest.approx(remedy.after_s, rel=1e-12)
+    (note,) = [note for note in answer.diagnostics if note.code == "slow-stage"]
+    assert note.message.startswith("stage 7")
+    # The plan itself is as it was: nothing was changed without being asked.
+    assert answer.model is not None and answer.model.plan["layout"] == "Et*4|(t*4|)*6t*4L"
+
+
+def test_another_layout_takes_the_place_of_a_given_division() -> None:
+    _, answer = tried(Plan(gpus=8, pp=8, gbs=32, stage_layers=(4,) * 8), "llama3-8b")
+    assert answer.remedies is not None
+    assert any(remedy.option.endswith("instead of --stage-layers") for remedy in answer.remedies)
+
+
+def test_a_balanced_pipeline_gets_no_other_layout() -> None:
+    _, answer = tried(Plan(gpus=8, pp=8, gbs=32, layout="Et*4|(t*4|)*5t*5|t*3L"), "llama3-8b")
+    assert answer.remedies is not None
+    gained = [remedy for remedy in answer.remedies if remedy.option.startswith("--layout") and remedy.change < -0.01]
+    assert not gained
+
+
 def test_a_scenario_holds_on_both_sides() -> None:
     _, answer = tried(Plan(gpus=16, tp=8, gbs=16), scenario=Scenario(what_if={"nvlink": 0.5}))
     assert answer.remedies

@@ -56,6 +56,7 @@ class Remedy:
         part_before_s: That part of a step without it, on average over ranks.
         part_after_s: The same with it.
         memory_bytes: By how much more a GPU holds at its peak; None where the job does not state memory.
+        why: What it remedies, in words, where the part does not say that.
     """
 
     option: str
@@ -66,6 +67,7 @@ class Remedy:
     part_before_s: float = 0.0
     part_after_s: float = 0.0
     memory_bytes: int | None = None
+    why: str = ""
 
     @property
     def change(self) -> float:
