@@ -32,6 +32,10 @@ _VOCABULARIES: Final = (
 tp 8 (2205.05198 states 51,200)."""
 
 
+_MTP: Final = re.compile(r"[\s_(-]*\b(w/o|without|no|w/|with)\s*mtp\)?\s*$", re.IGNORECASE)
+"""How a name ends that says whether multi-token prediction is trained: `DeepSeekV3 (w/o MTP)`."""
+
+
 def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
     """The model of a run, with what was assumed about it."""
     name = config.model.lower()
@@ -54,10 +58,14 @@ def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
 
 def _preset(name: str) -> Model | None:
     """The preset that is called so; `L12` at the end of a name says how many layers are left of it."""
+    says_mtp = _MTP.search(name)
     try:
-        return preset_model(re.sub(r"[ _-]+L\d+$", "", name))
+        known = preset_model(re.sub(r"[ _-]+L\d+$", "", _MTP.sub("", name)))
     except InputError:
         return None
+    if says_mtp is None:
+        return known
+    return replace(known, mtp=max(known.mtp, 1) if says_mtp[1].lower() in ("w/", "with") else 0)
 
 
 def _check_described(config: RunConfig) -> None:

@@ -57,6 +57,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
     stack, about_stack = _stack(config, zero)
     words = f"{config.overlap}; {config.notes}".lower()
     offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
+    layout = re.search(r"pp_layout=['\"]?([^;'\"]+)", f"{config.overlap}; {config.notes}")
     # Megatron-LM overlaps nothing of data parallelism unless told to; NVIDIA's recipes tell it.
     no_overlap = "no dp overlap" in words or config.family.lower().startswith("simumax")
     plan = Plan(
@@ -70,6 +71,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         cp_comm=_cp_comm(config),
         pp=config.pp,
         vpp=config.vpp,
+        layout=layout[1].strip() if layout is not None and layout[1].strip().lower() != "none" else None,
         ep=config.ep,
         etp=int(expert_tp[1]) if (expert_tp := re.search(r"expert_tensor_parallel_size=(\d+)", words)) else 1,
         zero=zero,

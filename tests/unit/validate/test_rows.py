@@ -13,6 +13,7 @@ from foretrace.models.model import Experts, LatentAttention, Mlp
 from foretrace.models.parameters import parameters
 from foretrace.validate.rows import job_of
 from foretrace.validate.training_runs import RunConfig, read_training_runs
+from foretrace.workload.settle import settle
 from shared_files import shared
 
 BASE = RunConfig(
@@ -124,6 +125,37 @@ class TestModel:
         with pytest.raises(InputError, match="hidden") as caught:
             job_of(row(model="Heron-9B", hidden=None))
         assert caught.value.code == "missing-field"
+
+
+DEEPSEEK = {
+    "layers": 61, "hidden": 7168, "ffn": 2048, "heads": 128, "kv_heads": 128, "experts": 256, "topk": 8,
+    "vocab": 129280, "seq_len": 4096, "gpu": "GB200", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "gbs": 4096,
+}  # fmt: skip
+
+
+class TestMultiTokenPrediction:
+    @pytest.mark.parametrize(
+        ("name", "mtp"),
+        [
+            ("DeepSeekV3 (w/ MTP)", 1),
+            ("DeepSeekV3 (w/o MTP)", 0),
+            ("DeepSeek-V3 without MTP", 0),
+            ("deepseek_v3 with MTP", 1),
+            ("DeepSeekV3", 1),
+        ],
+    )
+    def test_a_name_may_say_whether_there_is_any(self, name: str, mtp: int) -> None:
+        job = job_of(row(model=name, **DEEPSEEK))
+        assert job.model.mtp == mtp and isinstance(job.model.layers[0].attention, LatentAttention)
+        assert not any("like Llama" in note for note in job.notes)
+        setting = settle(job.model, job.plan)
+        assert [len(chunk) for chunk in setting.chunks] == [*[4] * 15, 1], "the recipe's layout, with MTP or without"
+
+    def test_a_layout_of_the_table(self) -> None:
+        told = "a2a=1; pp_layout=Et*4|(t*4|)*12t*3|t*3|t*3mL; moe_flex_dispatcher_backend=hybridep"
+        job = job_of(row(model="DeepSeekV3", overlap=told, **DEEPSEEK))
+        assert [len(chunk) for chunk in settle(job.model, job.plan).chunks] == [*[4] * 13, 3, 3, 3]
+        assert job_of(row(overlap="pp_layout=None")).plan.layout is None
 
 
 class TestPlan:
