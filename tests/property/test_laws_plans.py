@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from foretrace.basics.errors import InputError
 from foretrace.models.presets import model as preset
 from foretrace.workload.constraints import PlanSizes, broken
+from foretrace.workload.layout import LETTERS, Layout, layout_text, parse_layout
 from foretrace.workload.nearest_plans import nearest_plans
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
@@ -32,6 +34,14 @@ def stage_layers(draw: st.DrawFn, layers: int) -> tuple[int, ...]:
 
 
 @st.composite
+def layouts(draw: st.DrawFn, layers: int) -> str:
+    """Layouts: mostly of so many layers and of as many parts as a pipeline has."""
+    counts = draw(stage_layers(layers))
+    mtp_part = draw(st.sampled_from((-1, -1, len(counts) // 2)))
+    return str(Layout.of(counts, draw(st.sampled_from((0, 0, 1))), mtp_part))
+
+
+@st.composite
 def plans(draw: st.DrawFn, layers: int) -> Plan:
     """Plans of a model of so many layers, of which some run and others break a rule or several."""
     seq_len = draw(st.none() | st.sampled_from((2048, 4096, 4100, 5000, 8190, 8200)))
@@ -50,7 +60,11 @@ def plans(draw: st.DrawFn, layers: int) -> Plan:
             cp_comm=st.sampled_from(("p2p", "all_gather", "a2a")),
             pp=sizes,
             vpp=st.sampled_from((1, 1, 2, 3)),
-            stage_layers=st.none() | stage_layers(layers),
+            stage_layers=st.none() | st.none() | stage_layers(layers),
+            layout=st.none() | st.none() | layouts(layers),
+            account_for=st.sampled_from((None, None, None, (), ("loss",), ("embedding", "loss"))),
+            first_stage_layers=st.none() | st.none() | st.integers(0, 20),
+            last_stage_layers=st.none() | st.none() | st.integers(0, 20),
             schedule=st.sampled_from((None, None, None, "1f1b", "zb-v", "dualpipe", "dualpipe-v", "interleaved-zb")),
             ep=sizes,
             etp=st.sampled_from((1, 1, 2, 3)),
@@ -78,6 +92,32 @@ def jobs(draw: st.DrawFn) -> PlanSizes:
     return job.with_plan(replace(nearest, **{field: getattr(draw(plans(layers)), field)}))
 
 
+NO_SPLIT = dict.fromkeys(("stage_layers", "account_for", "first_stage_layers", "last_stage_layers"))
+
+
+def fields_of(plan: Plan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in plan.__slots__ if name != "layout"}
+
+
+@laws
+@given(st.lists(st.text(LETTERS, max_size=12), min_size=1, max_size=30))
+def test_a_layout_is_read_back_as_it_was(parts: list[str]) -> None:
+    text = layout_text(parts)
+    assert parse_layout(text).parts == tuple(parts)
+    assert layout_text(parse_layout(text).parts) == text
+
+
+@laws
+@given(st.text("Etm|L()*,0123456789 x", max_size=40))
+def test_any_text_is_a_layout_or_an_error_with_a_hint(text: str) -> None:
+    try:
+        layout = parse_layout(text)
+    except InputError as error:
+        assert error.code in ("bad-value", "out-of-range") and error.hint
+    else:
+        assert parse_layout(layout_text(layout.parts)) == layout
+
+
 @laws
 @given(jobs())
 def test_a_plan_runs_exactly_if_it_satisfies_all_constraints(job: PlanSizes) -> None:
@@ -91,6 +131,8 @@ def test_a_plan_runs_exactly_if_it_satisfies_all_constraints(job: PlanSizes) -> 
         assert not any(broken(settled))
         assert sum(setting.chunks, ()) == tuple(range(len(job.model.layers)))
         assert len(setting.chunks) == settled.pieces
+        again = settle(job.model, Plan(**(fields_of(setting.plan) | NO_SPLIT), layout=setting.layout))
+        assert (again.chunks, again.mtp_chunk) == (setting.chunks, setting.mtp_chunk)
 
 
 @laws

@@ -84,7 +84,7 @@ class _Costs:
 
     def parts_s(self, counts: Longs) -> Floats:
         """Returns what each part takes in a step."""
-        return np.diff(self.layers_s[np.append(0, np.cumsum(counts))]) + self.ends_s
+        return np.asarray(np.diff(self.layers_s[np.append(0, np.cumsum(counts))]) + self.ends_s)
 
     def stages_s(self, counts: Longs) -> Floats:
         """Returns what each stage takes in a step."""
@@ -104,9 +104,14 @@ class _Costs:
                 other = counts.copy()
                 other[source] -= 1
                 other[target] += 1
-                spreads = (float(np.square(each).sum()) for each in (self.stages_s(other), self.parts_s(other)))
-                tried.append((*spreads, other))
-        spread = float(np.square(stages_s).sum())
+                tried.append((_spread(self.stages_s(other)), _spread(self.parts_s(other)), other))
         least = min((each[0] for each in tried), default=np.inf)
-        better = [each for each in tried if each[0] <= (1 + EQUAL) * least and each[0] < (1 - EQUAL / 10) * spread]
+        better = [
+            each for each in tried if each[0] <= (1 + EQUAL) * least and each[0] < (1 - EQUAL / 10) * _spread(stages_s)
+        ]
         return min(better, key=lambda each: each[1])[2] if better else None
+
+
+def _spread(seconds: Floats) -> float:
+    """Returns a sum of squares: of numbers with the same sum, the least where all are equal."""
+    return float(np.square(seconds).sum())

@@ -163,13 +163,7 @@ def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands:
 
 def memory_by_kind(memory: MemoryFit) -> dict[MemoryKind, int]:
     """Returns the predicted peak of the worst rank in bytes, as each kind of measurement counts it."""
-    reserved = reserved_like_allocated(memory)
-    return {"allocated": memory.peak_bytes, "reserved": reserved, "used": reserved + memory.overhead_bytes}
-
-
-def reserved_like_allocated(memory: MemoryFit) -> int:
-    """Returns what the allocator reserves, taken as what is allocated: fragmentation is not predicted here."""
-    return memory.peak_bytes
+    return {"allocated": memory.peak_bytes, "reserved": memory.reserved_bytes, "used": memory.needed_bytes}
 
 
 def _axes(setting: Setting) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from typing import Final
 
 from foretrace.basics.errors import InputError
@@ -22,6 +23,9 @@ from foretrace.workload.stacks import stack as stack_named
 
 MAX_LAYER_RUNS: Final = 400_000
 """Layers times microbatches of a step: some ten million ops, half a minute and gigabytes."""
+
+BOTH_ENDS: Final = ("zb-v", "dualpipe", "dualpipe-v")
+"""Schedules in which one stage holds both ends of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +305,8 @@ def _shard(sizes: PlanSizes) -> str | None:
     return f"shard {plan.shard} does not split dp·cp = {sizes.dp}·{plan.cp}"
 
 
-_SPLITS: Final = ("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers")
+END_STAGES: Final = ("first_stage_layers", "last_stage_layers")
+_SPLITS: Final = ("stage_layers", "layout", "account_for", *END_STAGES)
 """Fields that divide the layers among parts."""
 
 
@@ -310,12 +315,12 @@ def _given_splits(plan: Plan) -> list[str]:
     return [name for name in _SPLITS if getattr(plan, name) is not None and getattr(plan, name) != ()]
 
 
-def _several_splits(sizes: PlanSizes) -> str | None:
-    """Megatron-core: a layout excludes all others, and numbers of end stages exclude ends that count as layers."""
-    given = _given_splits(sizes.plan)
-    if len(given) < 2 or given == ["first_stage_layers", "last_stage_layers"]:
-        return None
-    return f"{' and '.join(given[:2])} both divide the layers"
+def _both(first: str, second: str) -> Problem:
+    def problem(sizes: PlanSizes) -> str | None:
+        given = _given_splits(sizes.plan)
+        return f"{first} and {second} both divide the layers" if first in given and second in given else None
+
+    return problem
 
 
 def _pieces(sizes: PlanSizes) -> str | None:
@@ -371,13 +376,21 @@ def _account_for(sizes: PlanSizes) -> str | None:
     return f"{layers} layers{ends} cannot be divided among {sizes.pieces} parts (pp times chunks)"
 
 
-def _end_stages(sizes: PlanSizes) -> str | None:
-    """Megatron-core, `get_num_layers_to_build`: stages in the middle are equal, and so are the chunks of a stage."""
+def _end_stage(field: str) -> Problem:
+    """Returns the problem of a number of layers of the first or last stage; without the number there is none."""
+    return lambda sizes: None if getattr(sizes.plan, field) is None else end_stages_problem(sizes)
+
+
+def end_stages_problem(sizes: PlanSizes) -> str | None:
+    """Returns what is wrong with the layers of the first and last stage; None where nothing is, or none are given.
+
+    Megatron-core, `get_num_layers_to_build`: stages in the middle are equal, and so are the chunks of a stage.
+    """
     plan, layers = sizes.plan, len(sizes.model.layers)
-    given = [name for name in ("first_stage_layers", "last_stage_layers") if getattr(plan, name) is not None]
+    given = [name for name in END_STAGES if getattr(plan, name) is not None]
     if not given:
         return None
-    if plan.pp == 1 or sizes.schedule in ("zb-v", "dualpipe", "dualpipe-v"):
+    if plan.pp == 1 or sizes.schedule in BOTH_ENDS:
         return f"{given[0]} is given, but {'pp is 1' if plan.pp == 1 else f'{sizes.schedule} has no such stage'}"
     counts = stage_counts(plan, layers)
     if counts is None:
@@ -535,17 +548,25 @@ def max_microbatches(sizes: PlanSizes) -> int:
 
 
 SPLIT_CONSTRAINTS: Final = (
-    Constraint("conflicting-options", _SPLITS, _several_splits, "one of them is enough"),
+    # Megatron-core: a layout excludes all others, and layers of end stages exclude ends that count as layers.
+    *(
+        Constraint("conflicting-options", pair, _both(*pair), "one of them is enough")
+        for pair in combinations(_SPLITS, 2)
+        if pair != END_STAGES
+    ),
     Constraint(
         "bad-plan", ("vpp", "pp", "schedule", "layout"), _layout_chunks, "a layout says how many chunks a stage has"
     ),
     Constraint("bad-plan", ("layout",), _layout, "layouts are those of Megatron-core"),
     Constraint("not-divisible", ("account_for", "vpp", "pp"), _account_for, "as Megatron asks of all parts"),
-    Constraint(
-        "not-divisible",
-        ("first_stage_layers", "last_stage_layers", "vpp"),
-        _end_stages,
-        "Megatron divides the other layers evenly among the other stages, and those of a stage among its chunks",
+    *(
+        Constraint(
+            "not-divisible",
+            (*fields, "vpp"),
+            _end_stage(fields[0]),
+            "Megatron divides the other layers evenly among the other stages, and those of a stage among its chunks",
+        )
+        for fields in (END_STAGES, END_STAGES[::-1])
     ),
     Constraint("bad-plan", ("vpp", "pp", "stage_layers"), _stage_layers, "stage_layers has a number for each part"),
 )

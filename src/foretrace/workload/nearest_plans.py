@@ -14,7 +14,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.limits import MAX_GPUS
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.workload.check_plan import MAX_TOKENS
-from foretrace.workload.constraints import Constraint, PlanSizes, broken, max_microbatches
+from foretrace.workload.constraints import Constraint, PlanSizes, broken, end_stages_problem, max_microbatches
 from foretrace.workload.plan import WORD_LISTS, Plan
 
 MAX_TRIED: Final = 500
@@ -232,15 +232,17 @@ def _counted(sizes: PlanSizes) -> Choices:
 
 
 def _end_stage(field: str) -> Callable[[PlanSizes], Choices]:
-    """Returns the choices of a number of layers of the first or last stage: those near it, and none."""
+    """Returns the choices of a number of layers of the first or last stage: the nearest that divide, and none."""
 
     def choices(sizes: PlanSizes) -> Choices:
-        given = getattr(sizes.plan, field)
-        if given is not None:
-            near = range(max(given - sizes.plan.pp, 0), given + sizes.plan.pp + 1)
-            yield from sorted(
-                ((value, _distance(given + 1, value + 1)) for value in near if value != given), key=lambda pair: pair[1]
-            )
+        plan, given = sizes.plan, getattr(sizes.plan, field)
+        near = [] if given is None else range(max(given - plan.pp, 0), given + plan.pp + 1)
+        divide = (
+            (value, _distance(given + 1, value + 1))
+            for value in near
+            if value != given and end_stages_problem(_changed(sizes, {field: (value, 0.0)})) is None
+        )
+        yield from sorted(divide, key=lambda choice: choice[1])[:2]
         yield None, 1.0
 
     return choices

@@ -11,7 +11,7 @@ from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
-from foretrace.workload.constraints import PlanSizes
+from foretrace.workload.constraints import BOTH_ENDS, PlanSizes
 from foretrace.workload.layers import dropped_share, offloaded_share, recomputed_modules
 from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
@@ -119,6 +119,9 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     if plan.moe_overlap and moe:
         text = "all-to-alls are taken to run next to computation wherever it is long enough (moe overlap)"
         notes.append(Diagnostic("note", "assumed", text))
+    if setting.model.mtp and setting.mtp_chunk % plan.pp != plan.pp - 1 and setting.schedule not in BOTH_ENDS:
+        text = "the gradients of the embedding and of the copy that multi-token prediction has are not added up"
+        notes.append(Diagnostic("note", "not-modelled", text))
     if setting.schedule == "dualpipe":
         notes.append(
             Diagnostic("note", "not-modelled", "dualpipe: gradients of a stage's two copies are reduced over dp only")

@@ -43,8 +43,8 @@ class ModelWorks:
     layers: tuple[Work, ...]
     embedding: Work | None = None
     head: Work | None = None
-    mtp: Work | None = None
-    """One module of multi-token prediction."""
+    mtp: tuple[Work, ...] = ()
+    """The modules of multi-token prediction."""
 
 
 def works_of(setting: Setting) -> ModelWorks:
@@ -54,8 +54,29 @@ def works_of(setting: Setting) -> ModelWorks:
         layers=tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers)),
         embedding=layers.embedding_work(setting) if model.vocab else None,
         head=layers.head_work(setting),
-        mtp=layers.mtp_work(setting) if model.mtp else None,
+        mtp=_mtp_works(setting),
     )
+
+
+def _mtp_works(setting: Setting) -> tuple[Work, ...]:
+    """Returns the modules of multi-token prediction. The first holds copies of the tables that its stage lacks.
+
+    A stage with MTP has an embedding and a head (Megatron-core, gpt_model.py, `mtp_process`). They are those of the
+    first and the last part where these are on the same stage.
+    """
+    if not setting.model.mtp:
+        return ()
+    first, own, last = (_stages_of(setting, piece) for piece in (0, setting.mtp_chunk, -1))
+    tables = int(own != first) + int(own != last)
+    if setting.model.tied:  # one table is both
+        tables = int(own not in (first, last))
+    plain = layers.mtp_work(setting)
+    return (layers.mtp_work(setting, tables), *[plain] * (setting.model.mtp - 1))
+
+
+def _stages_of(setting: Setting, piece: int) -> tuple[int, ...]:
+    """Returns the stages that hold a piece of the model: two in DualPipe, otherwise one."""
+    return tuple(np.nonzero(schedule_of(setting).piece == piece % len(setting.chunks))[0].tolist())
 
 
 def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
@@ -135,14 +156,15 @@ def _roles(
     """Returns what each stage does. Stages that do the same share their chunks and the end of their step."""
     chunks, optimizer = chunks_of(setting, works), end.optimizer
     # A stage that has both the embedding and the head needs nobody to add their gradients.
-    ends_on = {int(stage) for piece in (0, schedule.pieces - 1) for stage in np.nonzero(schedule.piece == piece)[0]}
+    ends_on = {stage for piece in (0, -1) for stage in _stages_of(setting, piece)}
+    shares = len(ends_on) > 1 and shares_embedding(setting)
     ends: dict[object, tuple[EndItem, ...]] = {}
     roles, ranks = [], setting.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
         held = [chunks[piece] for piece in pieces]
         share = optimizer.share(sum(chunk.parameters for chunk in held), sum(chunk.expert_parameters for chunk in held))
         buckets = _buckets(setting, stage, held, list(turns_of(schedule)[stage].finals)) if setting.zero < 3 else []
-        tied = setting.model.tied and len(ends_on) > 1 and stage in ends_on
+        tied = shares and stage in ends_on
         order = tuple(turns_of(schedule)[stage].firsts)
         key = (tuple(buckets), share, tied, order)
         if key not in ends:
@@ -170,8 +192,8 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
     last = len(setting.chunks) - 1
     for number, numbers in enumerate(setting.chunks):
         body = [works.layers[layer] for layer in numbers]
-        if number == setting.mtp_chunk % len(setting.chunks) and works.mtp:
-            body += [works.mtp] * setting.model.mtp
+        if number == setting.mtp_chunk % len(setting.chunks):
+            body += works.mtp
         first = [works.embedding] if number == 0 and works.embedding else []
         final = [works.head] if number == last and works.head else []
         # As of recompute_layers, a stage's first layers are meant, over all its chunks.
@@ -252,6 +274,15 @@ def _buckets(
                 sizes = [unit.work.parameters if group == "dp" else unit.work.expert_parameters for unit in units]
                 buckets += [(group, bucket) for bucket in megatron_buckets(stage, chunk, sizes, megatron_limit(ranks))]
     return buckets
+
+
+def shares_embedding(setting: Setting) -> bool:
+    """Returns whether the last stage has a copy of the embedding: for a tied head, or for multi-token prediction.
+
+    Megatron-core adds up the gradients of both copies (finalize_model_grads.py, `_get_shared_word_embedding_weight`).
+    """
+    mtp_is_last = setting.model.mtp > 0 and _stages_of(setting, setting.mtp_chunk) == _stages_of(setting, -1)
+    return setting.model.vocab > 0 and (setting.model.tied or mtp_is_last)
 
 
 def tied_embedding(setting: Setting) -> Call:

@@ -14,7 +14,7 @@ from foretrace.workload.layout import Layout, layout_text, parse_layout
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting, settled_plan
 from foretrace.workload.settle import settle
-from foretrace.workload.step_spec import chunks_of, works_of
+from foretrace.workload.step_spec import chunks_of, step_spec, works_of
 from hand_written_work import setting_of
 
 DEEPSEEK = preset("deepseek-v3")
@@ -116,9 +116,10 @@ def test_layouts_of_megatron_bridge_where_there_is_mtp(pp: int, vpp: int, layout
 def test_layers_that_do_not_divide_without_mtp() -> None:
     setting = settle(preset("llama3.1-405b"), Plan(16, pp=16, gbs=16))
     assert setting.layout == "Et*7|(t*8|)*14t*7L", "as Llama 3 405B was trained"
-    assert counts(setting_of(8, Plan(3, pp=3))) == [3, 3, 2]
-    for setting in (setting, setting_of(8, Plan(3, pp=3))):
-        assert [note.code for note in setting.diagnostics].count("uneven-stages") == 1
+    third = setting_of(8, Plan(3, pp=3))
+    assert counts(third) == [3, 3, 2]
+    for each in (setting, third):
+        assert [note.code for note in each.diagnostics].count("uneven-stages") == 1
 
 
 def test_an_explicit_division_is_not_a_note() -> None:
@@ -173,7 +174,6 @@ def test_every_module_of_mtp_is_run() -> None:
         ("Et*16|t*16|t*16m|t*13L", "bad-plan"),
         ("t*16|Et*16|t*16|t*13mL", "bad-plan"),
         ("Et*16|t*16|t*13mL", "bad-plan"),
-
         ("Et*8|t*8|t*8|t*37|m|||L", None),
         ("Et*8|t*8|t*45|m||||L", "bad-plan"),
     ],
@@ -222,3 +222,25 @@ def test_ends_that_count_as_layers() -> None:
 def test_a_layout_is_made_of_counts() -> None:
     assert Layout.of((2, 1, 0), mtp=1, mtp_part=1).parts == ("Ett", "tm", "L")
     assert Layout.of((3,)).parts == ("EtttL",)
+
+
+def test_a_stage_with_mtp_has_an_embedding_and_a_head() -> None:
+    table = DEEPSEEK.hidden * deepseek(4).vocab
+
+    def module(**fields: Any) -> int:
+        return works_of(deepseek(4, **fields)).mtp[0].parameters
+
+    shared = module(schedule="zb-v")  # the first stage holds both ends
+    assert module() == shared + table, "a copy of the embedding"
+    assert module(layout="Et*21|t*20|t*20m|L") == shared + 2 * table, "and of the head"
+
+
+def test_gradients_of_the_copy_of_the_embedding_are_added_up() -> None:
+    def calls(setting: Setting) -> list[list[bool]]:
+        return [[entry.item.name == "reduce tied embedding" for entry in role.end] for role in step_spec(setting).roles]
+
+    assert [any(names) for names in calls(deepseek(4))] == [True, False, False, True]
+    assert not any(map(any, calls(settle(replace(DEEPSEEK, mtp=0), Plan(4, pp=4, gbs=32)))))
+    apart = deepseek(4, layout="Et*21|t*20|t*20m|L")
+    assert not any(map(any, calls(apart)))
+    assert "not-modelled" in {note.code for note in apart.diagnostics}

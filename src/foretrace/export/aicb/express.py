@@ -12,7 +12,7 @@ from foretrace.models.model import Experts
 from foretrace.schedules import Schedule
 from foretrace.step.spec import Call, ChunkSpec, Work
 from foretrace.workload.setting import Setting
-from foretrace.workload.step_spec import tied_embedding
+from foretrace.workload.step_spec import shares_embedding, tied_embedding
 
 
 def check_expressible(setting: Setting, schedule: Schedule) -> None:
@@ -75,9 +75,10 @@ def notes_of(
             "simulate it with --vpp chunks"
         )
         notes.append(Diagnostic("note", "needs-option", text))
-    if setting.model.tied and plan.pp > 1:
+    if plan.pp > 1 and shares_embedding(setting):
         size = format_bytes(tied_embedding(setting).bytes)
-        text = f"left out: the tied embedding's gradient, {size} between first and last stage: there is no group for it"
+        what = "tied embedding's gradient" if setting.model.tied else "embedding's gradient for its copy beside MTP"
+        text = f"left out: the {what}, {size} between first and last stage: there is no group for it"
         notes.append(Diagnostic("note", "lossy-format", text))
     return notes
 

@@ -39,13 +39,13 @@ def head_work(setting: Setting) -> Work:
     return _head_work(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
 
 
-def mtp_work(setting: Setting) -> Work:
+def mtp_work(setting: Setting, tables: int = 0) -> Work:
     """Returns the work of one multi-token-prediction module.
 
     It joins the embedding of the next token to the last hidden state, runs a layer like the last one, and shares
-    embedding and head (DeepSeek V3, arXiv:2412.19437, section 2.2).
+    embedding and head (DeepSeek V3, arXiv:2412.19437, section 2.2). `tables` of the two are copies of its own.
     """
-    return _mtp_work(shape_of(setting), setting.model.layers[-1], _keeping(setting))
+    return _mtp_work(shape_of(setting), setting.model.layers[-1], _keeping(setting), tables)
 
 
 def dropped_share(setting: Setting, module: RecomputeModule) -> float:
@@ -128,13 +128,13 @@ def _head_work(shape: Shape, *, own_table: bool) -> Work:
 
 
 @lru_cache(maxsize=64)
-def _mtp_work(shape: Shape, layer: Layer, keeping: Keeping) -> Work:
+def _mtp_work(shape: Shape, layer: Layer, keeping: Keeping, tables: int) -> Work:
     size = shape.rows * shape.hidden * shape.size
-    pieces = [*_joint(shape), *layer_pieces(shape, layer), *head(shape, own_table=False)]
+    pieces = [*_joint(shape, tables), *layer_pieces(shape, layer), *head(shape, own_table=False)]
     return work_of("mtp", pieces, shape.stack, keeping, input_bytes=2 * size, output_bytes=size)
 
 
-def _joint(shape: Shape) -> list[Piece]:
+def _joint(shape: Shape, tables: int) -> list[Piece]:
     """Norms of the next token's embedding and of the hidden state, side by side, projected to the hidden size."""
     size = shape.rows * shape.hidden * shape.size
     joined = Piece(
@@ -148,7 +148,7 @@ def _joint(shape: Shape) -> list[Piece]:
             "mtp projection", n=-(-shape.hidden // shape.tp), k=2 * shape.hidden, source="mtp joined", split="column"
         ),
     )
-    look_up = [replace(piece, parameters=0) for piece in embedding(shape)[:1]]
+    look_up = [replace(piece, parameters=tables * piece.parameters) for piece in embedding(shape)[:1]]
     return [
         *look_up,
         norm(shape, "mtp embedding norm", "mtp embedding", residual=False),
