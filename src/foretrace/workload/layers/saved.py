@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from foretrace.program.columns import Phase
 from foretrace.step.spec import Item, Work
@@ -23,7 +24,8 @@ class Keeping:
     offloads: tuple[OffloadModule, ...] = ()
 
 
-EVERYTHING = Keeping()
+EVERYTHING: Final = Keeping()
+"""Nothing is recomputed or offloaded."""
 
 
 def work_of(
