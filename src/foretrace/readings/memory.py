@@ -58,6 +58,10 @@ class MemoryTrack:
         }
 
 
+EMPTY_TRACK = MemoryTrack(-1, np.zeros(1), np.zeros((1, len(Category)), dtype=np.int64), 0, 0)
+"""The track of ranks that hold nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeakPlace:
     """The op of a step that takes the memory with which a peak is reached.

@@ -1,8 +1,7 @@
-"""Counts the buffers that libraries next to NCCL hold: those that carry tokens to experts, user buffers of Transformer
-Engine, and the workspaces of matrix products.
+"""Counts the buffers that libraries next to NCCL hold: those that carry tokens to experts, and user buffers of
+Transformer Engine.
 
-Dispatchers and user buffers allocate by themselves (`cudaMalloc`, `cuMemCreate`, NVSHMEM's heap), outside PyTorch's
-allocator. Workspaces are tensors, so the allocator holds them.
+Both allocate by themselves (`cudaMalloc`, `cuMemCreate`, NVSHMEM's heap), outside PyTorch's allocator.
 """
 
 from __future__ import annotations
@@ -10,14 +9,10 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from foretrace.cost.machine import Machine
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl.tuning_tables import row_of
-from foretrace.hardware.cluster import Gpu
 from foretrace.models.model import Experts
 from foretrace.readings.answer.memory_fit import MemoryPart
 from foretrace.workload.setting import Setting
-from foretrace.workload.stack import Stack
 
 MIB: Final = 1 << 20
 
@@ -65,15 +60,6 @@ GATHERED_BUFFERS, SCATTERED_BUFFERS = 8, 4
 """User buffers of Transformer Engine: one for each product of a layer whose input is gathered or whose output is
 scattered, the bulk and external ones included (transformer_engine/pytorch/module/base.py, `initialize_ub`)."""
 
-USER_BUFFER_STREAMS: Final = 3
-"""Streams on which products run beside copies (`_NUM_MAX_UB_STREAMS`): each has a workspace."""
-
-GROUPED_STREAMS: Final = 4
-"""Streams on which Transformer Engine runs the products of experts (`num_cublas_streams`)."""
-
-BLAS_HANDLES: Final = 2
-"""PyTorch's forward thread and that of autograd have a handle of cuBLAS each."""
-
 
 def dispatcher_parts(setting: Setting, layout: GroupLayout | None) -> tuple[MemoryPart, ...]:
     """Returns the buffers of the plan's dispatcher; `layout` is that of the ranks it serves, None where it serves none.
@@ -116,34 +102,6 @@ def user_buffer_parts(setting: Setting) -> tuple[MemoryPart, ...]:
         "Transformer Engine, initialize_ub: 12 buffers of tokens × hidden; gathered ones in 8 bits where products are"
     )
     return (MemoryPart("user buffers", size, source),)
-
-
-def workspaces(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]:
-    """Returns the workspaces of matrix products, which PyTorch's allocator holds."""
-    gpu = machine.needed_cluster().gpu
-    source = "PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize: one for the forward thread, one for autograd's"
-    parts = [MemoryPart("BLAS workspaces", BLAS_HANDLES * _blas_bytes(gpu), source)]
-    if _runs_transformer_engine(setting.stack):
-        streams = USER_BUFFER_STREAMS if setting.plan.tp_overlap and setting.plan.tp > 1 else 1
-        if any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(setting.model.layers)):
-            streams += GROUPED_STREAMS
-        each = (32 if row_of(gpu.architecture) in ("hopper", "blackwell") else 4) * MIB
-        source = "Transformer Engine, get_cublas_workspace_size_bytes, for each stream of products"
-        parts.append(MemoryPart("Transformer Engine workspaces", streams * each, source))
-    return tuple(parts)
-
-
-def _runs_transformer_engine(stack: Stack) -> bool:
-    """Returns whether products are Transformer Engine's: PyTorch's own do not add to accumulated gradients."""
-    return stack.fused_gradient_accumulation and stack.attention == "cudnn"
-
-
-def _blas_bytes(gpu: Gpu) -> int:
-    """Returns the workspace of a handle; cuBLASLt uses the same memory."""
-    if gpu.vendor.lower() != "nvidia":
-        return 128 * MIB
-    # ":4096:2:16:8" in KiB before Hopper.
-    return 32 * MIB if row_of(gpu.architecture) in ("hopper", "blackwell") else (2 * 4096 + 8 * 16) << 10
 
 
 def _deepep(setting: Setting, ranks: int) -> tuple[MemoryPart, ...]:

@@ -29,10 +29,11 @@ from foretrace.cost.network.peers import Places
 from foretrace.models.model import Experts
 from foretrace.models.parameters import parameters
 from foretrace.program.columns import Collective
-from foretrace.readings.answer.memory_fit import MemoryPart
+from foretrace.readings.answer.memory_fit import MemoryPart, ProcessMemory
 from foretrace.simulation.dispatch_memory import dispatcher_parts, rank_tokens, user_buffer_parts
 from foretrace.step.buckets import megatron_limit
 from foretrace.workload.setting import Setting
+from foretrace.workload.step_spec import largest_tensors
 
 CONTEXT_BYTES: Final = 767 << 20
 """The driver's context of a training process with the kernels that it has loaded. Measured on an H200 with PyTorch
@@ -66,6 +67,12 @@ class CommUse:
     """Whether each pair of neighbours has a communicator of its own."""
     around: bool = False
     """Whether the last rank of a group and its first are neighbours too."""
+
+
+def process_memory(setting: Setting, machine: Machine) -> ProcessMemory:
+    """Returns what a process of a job holds apart from the tensors of a step, and the memory of a GPU."""
+    capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
+    return ProcessMemory(capacity_bytes, outside_memory(setting, machine), largest_tensors(setting))
 
 
 def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]:

@@ -11,7 +11,7 @@ from foretrace.basics.units import format_bytes
 from foretrace.cost.machine import Machine
 from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.readings.scenario import Scenario
-from foretrace.simulation.outside_memory import outside_memory
+from foretrace.simulation.outside_memory import process_memory
 from foretrace.simulation.simulate import simulate_program
 from foretrace.step import build_step
 from foretrace.workload.settle import settle
@@ -46,7 +46,7 @@ def find_relief(setting: Setting, machine: Machine) -> Relief | None:
             answer = simulate_program(build_step(step_spec(changed)), alone, Scenario(), explain=False)
         except ForetraceError:
             continue
-        memory = memory_fit(answer, int(cluster.gpu.memory_bytes), outside_memory(changed, alone))
+        memory = memory_fit(answer, process_memory(changed, alone))
         if memory.fits:
             return Relief(words, plan, memory.peak_bytes)
     return None

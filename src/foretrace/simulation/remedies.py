@@ -21,7 +21,7 @@ from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.readings.breakdown import EXPOSED
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.balance import balance_stages
-from foretrace.simulation.outside_memory import outside_memory
+from foretrace.simulation.outside_memory import process_memory
 from foretrace.simulation.simulate import simulate_program
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ class _Trial:
         setting = job.setting()
         if setting is None:
             return True
-        capacity_bytes = int(self._changed.needed_cluster().gpu.memory_bytes)
-        return memory_fit(after, capacity_bytes, outside_memory(setting, self._changed)).fits
+        return memory_fit(after, process_memory(setting, self._changed)).fits
 
     def _simulated(self, program: Program, what_if: Mapping[str, str]) -> Answer:
         machine = self._machine.changed(what_if) if what_if else self._machine

@@ -149,10 +149,10 @@ class _Question:
             return answer
         from foretrace.readings.answer.memory_fit import memory_fit  # most jobs are not models, and start faster
         from foretrace.readings.answer.model_figures import model_figures
-        from foretrace.simulation.outside_memory import outside_memory
+        from foretrace.simulation.outside_memory import process_memory
 
         cluster = self._changed.needed_cluster()
-        memory = memory_fit(answer, int(cluster.gpu.memory_bytes), outside_memory(setting, self._changed))
+        memory = memory_fit(answer, process_memory(setting, self._changed))
         figures = model_figures(setting, cluster, answer.timeline, memory)
         answer = replace(
             answer,

@@ -122,6 +122,7 @@ class Work:
         weight_share: Where `backward` does not tell input and weight gradients apart: the share of its computation that
             gives weight gradients.
         offloaded_bytes: Memory of `saved_bytes` that goes to the host and back, where not all of it does.
+        largest_bytes: Its largest tensor, kept or not: the size that an allocator finds hardest to place.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Work:
     output_bytes: int = 0
     weight_share: float | None = None
     offloaded_bytes: int = 0
+    largest_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

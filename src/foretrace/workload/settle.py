@@ -75,7 +75,8 @@ def schedule_of(setting: Setting) -> Schedule:
     return make(setting.schedule, setting.plan.pp, setting.microbatches, setting.chunks_per_stage)
 
 
-def _has_experts(model: Model) -> bool:
+def has_experts(model: Model) -> bool:
+    """Returns whether any layer has experts."""
     return any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(model.layers))
 
 
@@ -112,7 +113,7 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     if setting.vocab != setting.model.vocab:
         text = f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}"
         notes.append(Diagnostic("note", "vocabulary-padded", text))
-    moe = _has_experts(setting.model)
+    moe = has_experts(setting.model)
     if plan.routing_of() > 1 and moe:
         most = "up to " * isinstance(plan.routing, tuple) + f"{plan.routing_of():g} times the mean"
         notes.append(Diagnostic("note", "assumed", f"every expert rank is taken to be as busy as the busiest, {most}"))
@@ -156,7 +157,7 @@ def _no_gain(setting: Setting, module: RecomputeModule) -> str:
     """Returns why recomputing a module saves nothing."""
     if module in ("moe_act", "shared_experts") and "moe" in (setting.plan.recompute_modules or ()):
         return "moe runs it again already"
-    if module == "moe_act" and setting.plan.fp8_activation_input and _has_experts(setting.model):
+    if module == "moe_act" and setting.plan.fp8_activation_input and has_experts(setting.model):
         return "its input is then kept in 16 bits instead of 8"
     return _NO_GAIN[module]
 

@@ -92,3 +92,8 @@ class Stack:
     """Whose the time of a launch is; "": this stack's."""
     sources: tuple[str, ...] = ()
     """Where these facts come from; what is guessed is said so."""
+
+    @property
+    def runs_transformer_engine(self) -> bool:
+        """Whether products are Transformer Engine's: PyTorch's own do not add to accumulated gradients."""
+        return self.fused_gradient_accumulation and self.attention == "cudnn"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -33,7 +34,12 @@ from foretrace.step.spec import (
 )
 from foretrace.workload import layers
 from foretrace.workload.setting import Setting
-from foretrace.workload.settle import schedule_of
+from foretrace.workload.settle import has_experts, schedule_of
+
+WORKSPACE_BYTES: Final = 32 << 20
+"""The workspace of a cuBLAS handle on Hopper and later, and of a stream of Transformer Engine."""
+
+BLAS_HANDLES, USER_BUFFER_STREAMS, GROUPED_STREAMS = 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,21 @@ def _keeps_gradients(setting: Setting) -> bool:
     return setting.stack.fused_gradient_accumulation or setting.zero == 3
 
 
+def workspace_bytes(setting: Setting) -> int:
+    """Returns the workspaces of matrix products, which the framework's allocator holds throughout.
+
+    PyTorch gives cuBLAS one for the forward thread and one for autograd's (CublasHandlePool.cpp); 64 MiB of them
+    explained the peaks of the first steps measured on an H200. Transformer Engine has one for each stream of products:
+    three with user buffers, four more for experts (get_cublas_workspace_size_bytes). The size is that on Hopper and
+    later; earlier GPUs use less.
+    """
+    streams = BLAS_HANDLES
+    if setting.stack.runs_transformer_engine:
+        streams += USER_BUFFER_STREAMS if setting.plan.tp_overlap and setting.plan.tp > 1 else 1
+        streams += GROUPED_STREAMS if has_experts(setting.model) else 0
+    return streams * WORKSPACE_BYTES
+
+
 def _sharding(setting: Setting) -> Sharding:
     return Sharding(
         ranks=setting.shard,
@@ -173,11 +194,11 @@ def _roles(
             "weights": optimizer.held_weight_bytes(share),
             "gradients": optimizer.held_gradient_bytes(share) if _keeps_gradients(setting) else 0,
             "optimizer": optimizer.held_state_bytes(share),
-            # Activations and gradients that a stage has received and not yet used.
-            "buffers": buffer_bytes,
+            # Activations and gradients that a stage has received and not yet used, and workspaces.
+            "buffers": buffer_bytes + workspace_bytes(setting),
         }
         chosen = tuple((chunk,) for chunk in held)
-        roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], chosen, ends[key], resident=resident))
+        roles.append(RoleSpec(stage, _role_name(stage), ranks[stage], chosen, ends[key], resident=resident))
     return tuple(roles)
 
 
@@ -209,6 +230,19 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
             known[key] = ChunkSpec((*ends[0], *layer_units, *ends[1]))
         chunks.append(known[key])
     return chunks
+
+
+def largest_tensors(setting: Setting) -> dict[str, int]:
+    """Returns the bytes of the largest tensor of each stage, by the name of its role."""
+    chunks, schedule = chunks_of(setting, works_of(setting)), schedule_of(setting)
+    each = [max((unit.work.largest_bytes for unit in chunk.units), default=0) for chunk in chunks]
+    return {
+        _role_name(stage): max(each[piece] for piece in pieces) for stage, pieces in enumerate(schedule.piece.tolist())
+    }
+
+
+def _role_name(stage: int) -> str:
+    return f"stage {stage}"
 
 
 def _layer(work: Work, layer: int, offloads: int) -> Unit:

@@ -1,4 +1,4 @@
-"""Buffers of dispatchers, user buffers and workspaces, worked by hand."""
+"""Buffers of dispatchers and user buffers, worked by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from foretrace.cost.machine import Machine
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.models.presets import model
-from foretrace.simulation.dispatch_memory import dispatcher_parts, user_buffer_parts, workspaces
+from foretrace.simulation.dispatch_memory import dispatcher_parts, user_buffer_parts
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
@@ -73,25 +72,3 @@ def test_user_buffers_are_gathered_activations() -> None:
     (eight,) = user_buffer_parts(settle(model("llama3-70b"), replace(plan, precision="fp8")))
     assert (plain.bytes, eight.bytes) == (12 * 2 * size, (8 + 4 * 2) * size)
     assert user_buffer_parts(settle(model("llama3-70b"), replace(plan, tp_overlap=False))) == ()
-
-
-@pytest.mark.parametrize(
-    ("cluster", "fields", "expected"),
-    [
-        ("h100-dgx", {"zero": 3}, 64 * MIB),
-        ("a100-dgx", {"zero": 3}, 2 * (8192 + 128) * 1024),
-        ("h100-dgx", {}, (64 + 32) * MIB),
-        ("a100-dgx", {}, 2 * (8192 + 128) * 1024 + 4 * MIB),
-        ("h100-dgx", {"tp": 2, "tp_overlap": True}, (64 + 3 * 32) * MIB),
-    ],
-)
-def test_workspaces_of_dense_models(cluster: str, fields: dict[str, Any], expected: int) -> None:
-    setting = settle(model("llama3-8b"), Plan(gpus=8, gbs=8, **fields))
-    assert sum(part.bytes for part in workspaces(setting, Machine(cluster))) == expected
-
-
-def test_products_of_experts_have_workspaces_of_their_own() -> None:
-    dense = settle(model("llama3-8b"), Plan(gpus=8, gbs=8))
-    machine = Machine("h100-dgx")
-    extra = [sum(part.bytes for part in workspaces(setting, machine)) for setting in (dense, deepseek())]
-    assert extra[1] - extra[0] == 4 * 32 * MIB

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from foretrace.models.presets import model
 from foretrace.program.dispatch import COPIES
 from foretrace.step.spec import Call
 from foretrace.workload.plan import Plan
-from foretrace.workload.step_spec import chunks_of, step_spec
+from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import chunks_of, largest_tensors, step_spec, workspace_bytes
 from hand_written_work import setting_of, works
 
 
@@ -64,3 +68,26 @@ def test_layers_to_offload_are_the_first_of_a_stage_over_all_its_chunks() -> Non
     chunks = chunks_of(setting_of(8, plan), works(8))
     offloaded = [sum(unit.offloaded for unit in chunk.units) for chunk in chunks]
     assert offloaded == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "streams"),
+    [
+        ("llama3-8b", {"zero": 3}, 2),
+        ("llama3-8b", {}, 2 + 1),
+        ("llama3-8b", {"tp": 2, "tp_overlap": True}, 2 + 3),
+        ("mixtral-8x7b", {}, 2 + 1 + 4),
+    ],
+)
+def test_every_stream_of_products_has_a_workspace(name: str, fields: dict[str, Any], streams: int) -> None:
+    setting = settle(model(name), Plan(gpus=8, gbs=8, **fields))
+    assert workspace_bytes(setting) == streams * 32 * 2**20
+
+
+def test_the_largest_tensor_of_a_stage_is_that_of_its_chunks() -> None:
+    setting = settle(model("llama3-8b"), Plan(gpus=4, pp=4, gbs=8))
+    largest = largest_tensors(setting)
+    assert list(largest) == [f"stage {stage}" for stage in range(4)]
+    up_out = 8192 * 2 * 14336 * 2
+    assert largest["stage 1"] == largest["stage 2"] == up_out
+    assert largest["stage 3"] == 8192 * 128256 * 2, "the logits"

@@ -12,17 +12,14 @@ from foretrace.basics.plain import from_plain, to_plain
 from foretrace.inputs.answer_file.input import ENDING
 from foretrace.program.file import load_timeline, save_timeline
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, memory_fit
+from foretrace.readings.answer.memory_fit import MemoryFit, ProcessMemory, memory_fit
 from foretrace.readings.answer.model_figures import ModelFigures
 from foretrace.readings.memory import memory_tracks
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model"}, ModelFigures: {"memory"}}
 """Fields that the header does not hold: they are in the arrays, or follow from them."""
-
-_FLAT_OUTSIDE: Final = ({"name": "CUDA and NCCL", "bytes": 3 << 29, "source": "usual sizes"},)
-"""Memory outside the allocator of answers that do not state its parts: earlier versions saved only the capacity."""
 
 
 def save_answer(answer: Answer, path: str | Path) -> None:
@@ -33,8 +30,7 @@ def save_answer(answer: Answer, path: str | Path) -> None:
     attached: dict[str, Any] = {"version": VERSION, "answer": _saved_fields(answer), "model": None}
     if answer.model is not None:
         attached["model"] = _saved_fields(answer.model)
-        attached["capacity_bytes"] = answer.model.memory.capacity_bytes
-        attached["outside"] = to_plain(answer.model.memory.outside)
+        attached["process_memory"] = to_plain(answer.model.memory.process)
     save_timeline(answer.timeline, path, attached)
 
 
@@ -54,9 +50,8 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         if header["model"] is None:
             return answer
         figures = _opened_fields(ModelFigures, header["model"])
-        outside = header.get("outside", _FLAT_OUTSIDE)
-        parts = tuple(from_plain(MemoryPart, part) for part in outside)
-        memory = memory_fit(answer, int(header["capacity_bytes"]), parts)
+        process = from_plain(ProcessMemory, header["process_memory"])
+        memory = memory_fit(answer, process)
         return replace(answer, model=ModelFigures(**figures, memory=memory))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise InputError("damaged-file", f"the header of the answer cannot be read: {error}", where=str(path)) from None

@@ -48,6 +48,7 @@ def work_of(
         parameters=dense,
         expert_parameters=expert,
         output_bytes=output_bytes,
+        largest_bytes=max((*_tensors(pieces).values(), *(piece.output_bytes for piece in pieces)), default=0),
     )
 
 
