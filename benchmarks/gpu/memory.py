@@ -200,14 +200,14 @@ class LatentAttention(nn.Module):
     def up(self, q: torch.Tensor, kv: torch.Tensor, k_rope: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns queries, keys and values from the latents."""
         batch, seq, _ = q.shape
-        cosine, sine = self.tables
-        queries = self.q_up(self.q_norm(q)).view(batch, seq, self.heads, -1).transpose(1, 2)
-        both = self.kv_up(self.kv_norm(kv)).view(batch, seq, self.heads, -1).transpose(1, 2)
+        cosine, sine = (table[:, None] for table in self.tables)
+        queries = self.q_up(self.q_norm(q)).view(batch, seq, self.heads, -1)
+        both = self.kv_up(self.kv_norm(kv)).view(batch, seq, self.heads, -1)
         q_nope, q_rope = queries.split([self.nope, self.rope], -1)
         k_nope, values = both.split([self.nope, self.v], -1)
         queries = torch.cat((q_nope, rotate(q_rope, cosine, sine)), -1)
-        turned = rotate(k_rope.view(batch, seq, 1, -1).transpose(1, 2), cosine, sine)
-        keys = torch.cat((k_nope, turned.expand(-1, self.heads, -1, -1)), -1)
+        turned = rotate(k_rope.view(batch, seq, 1, -1), cosine, sine)
+        keys = torch.cat((k_nope, turned.expand(-1, -1, self.heads, -1)), -1)
         return queries, keys, values.contiguous()
 
     def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
@@ -218,7 +218,7 @@ class LatentAttention(nn.Module):
         kv, k_rope = (part.contiguous() for part in self.kv_down(x).split([self.kv_norm.weight.numel(), self.rope], -1))
         without = WithoutOutput(self.up) if self.again and torch.is_grad_enabled() else None
         queries, keys, values = (without or self.up)(q, kv, k_rope)
-        y = attend(queries, keys, values)
+        y = attend(*(part.transpose(1, 2) for part in (queries, keys, values)))
         if without is not None:
             without.drop_until(y)
         return self.out(y.transpose(1, 2).reshape(batch, seq, -1))
@@ -281,7 +281,8 @@ class Experts(nn.Module):
         back = torch._grouped_mm(product, self.down, offs=ends)
         if without is not None:
             without.drop_until(back)
-        out = torch.zeros_like(rows).index_add(0, token, back)
+        # A scatter keeps its index alone; PyTorch's index_add would keep `back` too.
+        out = torch.zeros_like(rows).scatter_add(0, token[:, None].expand_as(back), back)
         return (out if added is None else out + added).view(shape)
 
 
