@@ -128,7 +128,8 @@ def _stages_text(setting: Setting) -> str:
     least, most = min(counts), max(counts)
     layers = f"{most}" if least == most else f"{least} to {most}"
     chunks = f"{SEPARATOR}{setting.chunks_per_stage} model chunks per stage" if setting.chunks_per_stage > 1 else ""
-    return f"{setting.plan.pp} · {layers} layers per {unit}{chunks}"
+    layout = f"{SEPARATOR}{setting.layout}" if least < most else ""
+    return f"{setting.plan.pp} · {layers} layers per {unit}{chunks}{layout}"
 
 
 def _parameter_table(model: Model) -> InventoryTable:

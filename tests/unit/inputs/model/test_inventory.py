@@ -74,7 +74,8 @@ def test_the_screen() -> None:
 
 def test_the_screen_of_an_interleaved_schedule() -> None:
     inventory = model_inventory(DEEPSEEK, None, "deepseek")
-    assert fact(inventory, "stages") == "8 · 3 to 4 layers per model chunk · 2 model chunks per stage"
+    stages = "8 · 1 to 4 layers per model chunk · 2 model chunks per stage · Et*4|(t*4|)*14tmL"
+    assert fact(inventory, "stages") == stages
     (parts,) = inventory.tables
     assert "mtp" not in {row[0] for row in parts.rows} and "multi-token prediction" in parts.note
 
