@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import format_time
+from foretrace.basics.units import format_percent, format_time
 from foretrace.engine.order import sort_by
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
@@ -85,9 +85,10 @@ def stage_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:
     slowest, mean_s = int(loads.argmax()), float(loads.mean())
     if loads[slowest] <= (1 + SLOW_SHARE) * mean_s:
         return ()
+    most_s = float(loads[slowest])
     message = (
-        f"stage {slowest} is the slowest: its layers take {format_time(float(loads[slowest]))} of a step, "
-        f"{loads[slowest] / mean_s - 1:.0%} more than those of a mean stage, and the others wait for it"
+        f"stage {slowest} is the slowest: its layers take {format_time(most_s)} of a step, "
+        f"{format_percent(most_s / mean_s - 1)} more than those of a mean stage, and the others wait for it"
     )
     return (Diagnostic("note", "slow-stage", message),)
 
