@@ -36,6 +36,10 @@ _MTP: Final = re.compile(r"[\s_(-]*\b(w/o|without|no|w/|with)\s*mtp\)?\s*$", re.
 """How a name ends that says whether multi-token prediction is trained: `DeepSeekV3 (w/o MTP)`."""
 
 
+_REMARK: Final = re.compile(r"\s*\([^()]*\)\s*$")
+"""Words in parentheses after a name: `DeepSeekV3 (tokendrop)`."""
+
+
 def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
     """The model of a run, with what was assumed about it."""
     name = config.model.lower()
@@ -44,6 +48,10 @@ def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
     if re.match(r"mpt\b", name):
         return _mpt(config), ()
     known = _preset(config.model)
+    remark = _REMARK.search(config.model)
+    if known is None and remark is not None and (known := _preset(config.model[: remark.start()])) is not None:
+        model, notes = _adapted(known, config)
+        return model, (*notes, f'"{remark[0].strip()}" of the model\'s name is not modelled')
     if known is None:
         _check_described(config)
     if re.match(r"gpt", name) and "oss" not in name and (config.heads is not None or known is None):

@@ -151,6 +151,11 @@ class TestMultiTokenPrediction:
         setting = settle(job.model, job.plan)
         assert [len(chunk) for chunk in setting.chunks] == [*[4] * 15, 1], "the recipe's layout, with MTP or without"
 
+    def test_another_remark_is_reported(self) -> None:
+        job = job_of(row(model="DeepSeekV3 (tokendrop)", **DEEPSEEK))
+        assert isinstance(job.model.layers[0].attention, LatentAttention)
+        assert any("tokendrop" in note for note in job.notes)
+
     def test_a_layout_of_the_table(self) -> None:
         told = "a2a=1; pp_layout=Et*4|(t*4|)*12t*3|t*3|t*3mL; moe_flex_dispatcher_backend=hybridep"
         job = job_of(row(model="DeepSeekV3", overlap=told, **DEEPSEEK))
