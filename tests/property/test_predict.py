@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import foretrace
 from foretrace import Answer, ForetraceError, Machine, Model, Plan, load_model, simulate
 from foretrace.workload.plan import WORDS
+from foretrace.workload.settle import settle
 from foretrace.workload.stacks import STACKS
 
 laws = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -138,8 +139,10 @@ def test_recomputing_takes_time_and_saves_memory(job: tuple[Model, Plan]) -> Non
 @given(jobs())
 def test_splitting_state_further_holds_less(job: tuple[Model, Plan]) -> None:
     model, plan = job
-    none, state, gradients = (answer(model, replace(plan, zero=stage)).memory.peak_bytes for stage in (0, 1, 2))
-    assert none >= state >= gradients
+    # FSDP splits parameters at stage 2 too: whole ones come back, so that a stage of one layer holds more.
+    stages = (0, 1) if settle(model, replace(plan, zero=2)).splits_parameters else (0, 1, 2)
+    held = [answer(model, replace(plan, zero=stage)).memory.peak_bytes for stage in stages]
+    assert held == sorted(held, reverse=True)
 
 
 @laws

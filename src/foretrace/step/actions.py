@@ -19,6 +19,8 @@ from foretrace.step.spec import ChunkSpec, Cut, Item, StepSpec, Unit, Work
 from foretrace.step.units import Detail, UnitWriter, WrittenUnit, needs_begin
 
 _NONE = -1
+GRADIENT_BUFFERS = 2
+"""Units whose whole gradients are there at once where every backward reduces them and parameters are whole."""
 
 
 @dataclass(slots=True)
@@ -127,9 +129,10 @@ class _BlockWriter:
         units = chunk.units if forward else chunk.units[::-1]
         cut = cut_parts([self.owner.items(unit.work, self.kind) for unit in units], cuts) if cuts else None
         launch = self._launches(units)
-        sharded = self.owner.sharded is not None
-        fetches = sharded or (self.kind in OPENS and any(unit.offloaded_bytes for unit in units))
-        start = [self._instant("begin")] if sharded else []
+        sharded = self.owner.sharded
+        gathers = sharded is not None and sharded.spec.gathers
+        fetches = gathers or (self.kind in OPENS and any(unit.offloaded_bytes for unit in units))
+        start = [self._instant("begin")] if gathers else []
         ahead = self.owner.spec.prefetch[0 if forward else 1] if fetches else 0
         entry = ending = -1
         for at in range(-ahead, len(units)):
@@ -138,7 +141,8 @@ class _BlockWriter:
             if at < 0:
                 continue
             parts = self.owner.parts(units[at].work, self.kind) if cut is None else cut[at]
-            if not parts and not fetches and not self._memory(units[at]):
+            reduces = self.kind in CLOSES and sharded is not None and sharded.reduces(units[at])
+            if not (parts or fetches or reduces or self._memory(units[at])):
                 self.marks.skip()
                 self._release()
                 continue
@@ -149,7 +153,7 @@ class _BlockWriter:
                 entry = first
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
             self._release()
-            self._after(units[at])
+            self._after(units[at], at)
         if entry < 0 or self.open or self.joins:
             self.exits.append(self._instant("join", self._refs([*self.open, *self.joins])).op)
         self._release()
@@ -199,7 +203,7 @@ class _BlockWriter:
             # It is in the lane after the unit before the current one, whose memory may be used again.
             room = self._instant("prefetch", layer=unit.layer, alloc={"activations": size})
             fetched.append(self._copy(unit, "gpu", room))
-        self.fetched[number] = [ref.op for ref in fetched]
+        self.fetched.setdefault(number, []).extend(ref.op for ref in fetched)
 
     def _unit(self, unit: Unit, at: int, parts: list[UnitPart], *, repeatable: bool) -> tuple[int, int]:
         """Writes the parts of a unit; a repeatable one that does the same as another is repeated.
@@ -235,12 +239,15 @@ class _BlockWriter:
     def _facts(self, unit: Unit) -> dict[str, Any]:
         return {**self.facts, "layer": unit.layer}
 
-    def _after(self, unit: Unit) -> None:
-        """Writes what follows a unit next to the computation: gradients reduced, activations copied away."""
+    def _after(self, unit: Unit, at: int) -> None:
+        """Writes what follows unit `at` next to the computation: gradients reduced, activations copied away."""
         sharded = self.owner.sharded
         if sharded and self.kind in CLOSES:
-            reduced = sharded.reduce(self.block, unit, self._refs(self.exits[-1:]), self.chunk)
-            self.marks.reductions += [ref.op for ref in reduced]
+            reduced = [ref.op for ref in sharded.reduce(self.block, unit, self._refs(self.exits[-1:]), self.chunk)]
+            self.marks.reductions += reduced
+            if not sharded.spec.gathers:
+                # There are two buffers for whole gradients, which units fill in turn.
+                self.fetched.setdefault(at + GRADIENT_BUFFERS, []).extend(reduced)
         if self.kind == ActionKind.FORWARD and unit.offloaded_bytes:
             self.leaving = unit, self._copy(unit, "host", self._refs(self.exits[-1:]))
 

@@ -21,13 +21,15 @@ DDP_MAX_BUCKETS: Final = 4096
 class Bucket:
     """Gradients of units `first` to `last` of a chunk, which a backward completes from the last to the first.
 
-    `size` is in what the sizes of units were given in: parameters or bytes.
+    `size` is in what the sizes of units were given in: parameters or bytes. `narrow` is the part of it that computes
+    in 8 bits or fewer.
     """
 
     chunk: int
     first: int
     last: int
     size: int
+    narrow: int = 0
 
 
 def megatron_limit(ranks: int) -> int:

@@ -148,7 +148,7 @@ class _StepWriter:
         return self._ends[id(items)]
 
     def _end_op(self, block: BlockBuilder, end: EndItem, after: list[OpRef]) -> OpRef:
-        item, facts = end.item, dict[str, Any](after=after, free=end.frees, chunk=end.chunk)
+        item, facts = end.item, dict[str, Any](after=after, alloc=end.takes, free=end.frees, chunk=end.chunk)
         if isinstance(item, Compute):
             return compute_op(block, Segment((item,)), **facts)
         if isinstance(item, Call):

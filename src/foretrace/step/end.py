@@ -58,6 +58,7 @@ class TrainingEnd:
         ranks: Ranks of the job, which agree on the norm of gradients.
         frees_gradients: Whether the update gives the memory of gradients back.
         launches: The host's time for kernel launches.
+        reduces: Whether gradients are reduced at the end; else every backward has reduced its own.
     """
 
     optimizer: Adam
@@ -66,6 +67,7 @@ class TrainingEnd:
     ranks: int
     frees_gradients: bool
     launches: Launches | None = None
+    reduces: bool = True
 
     def items(
         self, buckets: Sequence[tuple[str, Bucket]], share: Share, order: Sequence[int], tied: Call | None = None
@@ -79,7 +81,7 @@ class TrainingEnd:
             tied: The reduction of an embedding that first and last stage share.
         """
         end = list[EndItem]()
-        waits = self._reduce(end, buckets, tied)
+        waits = self._reduce(end, buckets if self.reduces else (), tied)
         waits = self._norm(end, share, waits)
         updated = self._update(end, share, waits)
         if self.optimizer.zero in (1, 2):
@@ -102,7 +104,7 @@ class TrainingEnd:
         waits = tuple(last.values())
         if tied is None:
             return waits
-        end.append(EndItem(tied, after=waits))
+        end.append(EndItem(tied, after=waits, after_reductions=not self.reduces))
         return ()
 
     def _norm(self, end: list[EndItem], share: Share, waits: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +114,8 @@ class TrainingEnd:
         """
         optimizer, norm = self.optimizer, tuple[int, ...]()
         if optimizer.clips_gradients:
-            end.append(EndItem(_optimizer("grad norm", optimizer.norm_kernels(share)), after=waits))
+            takes = _nonzero(gradients=optimizer.copied_gradient_bytes(share))
+            end.append(EndItem(_optimizer("grad norm", optimizer.norm_kernels(share)), after=waits, takes=takes))
             if self.ranks > 1:
                 end.append(EndItem(Call("reduce grad norm", Phase.OPTIMIZER, Collective.ALL_REDUCE, "world", 4)))
             waits, norm = (), (len(end) - 1,)
@@ -128,9 +131,11 @@ class TrainingEnd:
         """Adds the optimizer and what resets gradients; returns the item after which parameters are new."""
         optimizer = self.optimizer
         kernels = optimizer.update_kernels(share)
-        frees = {"gradients": optimizer.gradient_bytes * share.total} if self.frees_gradients and share.total else {}
+        copied = optimizer.copied_gradient_bytes(share)
+        takes = _nonzero(gradients=0 if optimizer.clips_gradients else copied)
+        frees = _nonzero(gradients=copied + (optimizer.gradient_bytes * share.total if self.frees_gradients else 0))
         if not optimizer.offloaded or not kernels:
-            end.append(EndItem(_optimizer("optimizer", kernels), after=waits, frees=frees))
+            end.append(EndItem(_optimizer("optimizer", kernels), after=waits, takes=takes, frees=frees))
         else:
             end.append(EndItem(_optimizer("gradients to host", kernels[:1]), after=waits))
             seconds = optimizer.host_bytes(share) / HOST_BYTES_PER_S
@@ -148,7 +153,7 @@ class TrainingEnd:
         """Adds the gathers of updated parameters from the ranks that have them, in the order of their use."""
         for group, bucket in sorted(buckets, key=lambda bucket: (order.index(bucket[1].chunk), bucket[1].first)):
             name = "gather parameters" if group == "dp" else "gather expert parameters"
-            size = self.optimizer.parameter_bytes * bucket.size
+            size = self.optimizer.gathered_bytes(bucket.size, bucket.narrow)
             call = Call(name, Phase.OPTIMIZER, Collective.ALL_GATHER, group, size)
             end.append(gather(call, bucket, updated, overlap=self.param_overlap))
 
@@ -193,3 +198,7 @@ def even_megatron_buckets(total: int, stage: int, chunks: Sequence[tuple[int, Ch
 
 def _optimizer(name: str, kernels: Kernels) -> Item:
     return Compute(name, Phase.OPTIMIZER, kernels)
+
+
+def _nonzero(**sizes: int) -> dict[str, int]:
+    return {category: size for category, size in sizes.items() if size}

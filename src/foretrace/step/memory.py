@@ -58,7 +58,8 @@ class StagePeak:
         stage: Its stage.
         peak_bytes: All categories together.
         by_category: The bytes held at the peak, by category.
-        place: Where in the schedule the peak is first reached; None where no unit takes memory.
+        place: Where in the schedule the peak is first reached; None where no unit takes memory, or where it is at the
+            end of the step.
         exact: Whether a run of the step reaches this peak; otherwise it stays at or below it.
     """
 
@@ -225,7 +226,7 @@ class _Walk:
         """Returns the peak of a role."""
         numbers, actions = self._actions_of(role)
         resident = _vector(role.resident)
-        if self.sharded:
+        if self.sharded and self.sharded.spec.gathers:
             profiles, order, turns, reducing_bytes = _with_reductions(actions, numbers.tolist())
             if not any(end.after_reductions for end in role.end):
                 resident += _vector({"buffers": reducing_bytes})  # they go on in the next step
@@ -234,17 +235,18 @@ class _Walk:
         else:
             whole = _in_turn([action.before for action in actions], numbers)
             row, part = whole.place, 0
-        ends = _in_turn([_event({}, end.frees) for end in role.end if end.frees])
-        low = np.minimum(whole.low, whole.net + ends.low)
-        held = resident + np.maximum(-(resident + low), 0)  # what is freed before it is taken was held from before
-        held += whole.at_peak
+        ends = [end for end in role.end if end.takes or end.frees]
+        step = _in_turn([whole, *(_event(end.takes, end.frees) for end in ends)])
+        held = resident + np.maximum(-(resident + step.low), 0)  # what is freed before it is taken was held from before
+        held += step.at_peak
         place = None
-        if whole.peak > 0:
+        if step.place == 0 and step.peak > 0:
             kind, microbatch, chunk = self.schedule.stage_actions[role.stage].action(row)
             unit = actions[int(numbers[row])].unit(part)
             layer = role.chunks[chunk][self.spec.variants[microbatch % len(self.spec.variants)]].units[unit].layer
             place = SchedulePlace(kind, microbatch, chunk, unit, layer)
-        exact = self.sharded is None and all(end.lane == "compute" for end in role.end if end.frees)
+        exact = self.sharded is None or not self.sharded.spec.gathers
+        exact = exact and all(end.lane == "compute" for end in ends)
         by_category = {label(category): int(held[category]) for category in Category if held[category]}
         return StagePeak(role.name, role.stage, int(held.sum()), by_category, place, exact)
 
@@ -301,7 +303,7 @@ class _Walk:
             if leaving_bytes:
                 elements.append((numbers[at], self._change("activations", -leaving_bytes)))
             leaving_bytes = units[at].offloaded_bytes if forward else 0
-            if sharded and kind in CLOSES:
+            if sharded and sharded.spec.gathers and kind in CLOSES:
                 copied, freed = sharded.reduction_bytes(units[at])
                 elements.append((numbers[at], self._change("buffers", lane.issue(copied, copied - freed))))
         if leaving_bytes:

@@ -45,6 +45,7 @@ class MemoryRules:
         """Returns the memory that a unit takes and gives back in an action, without what is fetched or sent away."""
         work, sharded = unit.work, self.sharded
         gathered = sharded.gathered_bytes(unit) if sharded else 0
+        whole = sharded.gradient_bytes(unit) if sharded else 0
         first, last, freed = dict[str, int](), dict[str, int](), dict[str, int]()
         if kind == ActionKind.FORWARD:
             last["activations"] = work.saved_bytes
@@ -52,7 +53,7 @@ class MemoryRules:
                 freed["buffers"] = gathered
         if kind in OPENS:
             first["activations"] = work.recomputed_bytes
-            first["buffers"] = gathered  # the gradients of whole parameters, until they are scattered
+            first["buffers"] = whole  # the gradients of whole parameters, until they are scattered
         if kind in CLOSES:
             freed = {"activations": work.saved_bytes + work.recomputed_bytes, "buffers": gathered}
             if allocates_gradients:

@@ -6,19 +6,24 @@ from dataclasses import dataclass
 
 from foretrace.program.kernels import Copy, Kernel, Stream
 
-MASTER_BYTES, MOMENTS = 4, 2
-"""Bytes of the fp32 copy of a parameter; states of Adam per parameter."""
+WIDE_BYTES, MOMENTS = 4, 2
+"""Bytes of fp32; states of Adam per parameter."""
 
 Kernels = tuple[tuple[int, Kernel], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The parameters of one rank, dense and experts', and how many of them it updates."""
+    """The parameters of one rank, dense and experts', and how many of them it updates.
+
+    `narrow` and `owned_narrow` are those of them whose products are in 8 bits or fewer.
+    """
 
     parameters: int
     expert_parameters: int
     owned: int
+    narrow: int = 0
+    owned_narrow: int = 0
 
     @property
     def total(self) -> int:
@@ -32,9 +37,9 @@ class Adam:
 
     Attributes:
         parameter_bytes: The size of a parameter between steps.
-        gradient_bytes: The size of a gradient as it is accumulated and reduced.
+        gradient_bytes: The size of a gradient as it is accumulated, and reduced once a step.
         state_bytes: The size of each of the two moments.
-        master_weights: Whether an fp32 copy of parameters lives with the optimizer; else it updates parameters.
+        master_bytes: The size of the optimizer's own copy of a parameter; 0 where it updates parameters.
         zero: The ZeRO stage: data-parallel ranks split states from 1 on, gradients from 2, parameters from 3.
         ranks: Ranks among which state is split.
         expert_ranks: The same for parameters of experts.
@@ -42,12 +47,15 @@ class Adam:
         loss_scaling: Whether a loss scale is taken out of gradients before the update (fp16).
         keeps_gradients: Whether gradients have buffers all the time, which are set to zero after the update.
         offloaded: Whether the host updates.
+        copies_gradients: Whether the gradients that a rank updates with are copied to fp32 first.
+        narrow_held_bytes: The memory of a parameter whose products are in 8 bits or fewer; None: `parameter_bytes`.
+        narrow_gathered_bytes: Its size when it is gathered after the update; None: `parameter_bytes`.
     """
 
     parameter_bytes: int
     gradient_bytes: int
     state_bytes: int
-    master_weights: bool
+    master_bytes: int
     zero: int = 0
     ranks: int = 1
     expert_ranks: int = 1
@@ -55,40 +63,66 @@ class Adam:
     loss_scaling: bool = False
     keeps_gradients: bool = False
     offloaded: bool = False
+    copies_gradients: bool = False
+    narrow_held_bytes: float | None = None
+    narrow_gathered_bytes: float | None = None
 
-    def share(self, parameters: int, expert_parameters: int) -> Share:
-        """Returns what a rank updates of a stage's parameters: all, or its part under ZeRO."""
-        owned = parameters + expert_parameters
-        if self.zero:
-            owned = -(-parameters // self.ranks) - (-expert_parameters // self.expert_ranks)
-        return Share(parameters, expert_parameters, owned)
+    def share(self, parameters: int, expert_parameters: int, narrow: tuple[int, int] = (0, 0)) -> Share:
+        """Returns what a rank updates of a stage's parameters: all, or its part under ZeRO.
+
+        Args:
+            parameters: Dense parameters of a rank.
+            expert_parameters: Parameters of experts of a rank.
+            narrow: Those of either kind whose products are in 8 bits or fewer.
+        """
+        owned, owned_narrow = (self._owned(*counts) for counts in ((parameters, expert_parameters), narrow))
+        return Share(parameters, expert_parameters, owned, sum(narrow), owned_narrow)
+
+    def _owned(self, dense: int, expert: int) -> int:
+        return -(-dense // self.ranks) - (-expert // self.expert_ranks) if self.zero else dense + expert
 
     def norm_kernels(self, share: Share) -> Kernels:
-        """Returns the sum of squares of the gradients that a rank has."""
-        name = "grad_norm" if self.gradient_bytes == MASTER_BYTES else "grad_norm_bf16"
-        return ((1, Stream(name, self.gradient_bytes * share.owned, 0)),) if share.owned else ()
+        """Returns the sum of squares of the gradients that a rank has, after their copy to fp32 where there is one."""
+        if not share.owned:
+            return ()
+        size = self._updating_bytes
+        name = "grad_norm" if size == WIDE_BYTES else "grad_norm_bf16"
+        return (*self._copy_kernels(share), (1, Stream(name, size * share.owned, 0)))
+
+    @property
+    def _updating_bytes(self) -> int:
+        """The size of a gradient that an update reads."""
+        return WIDE_BYTES if self.copies_gradients else self.gradient_bytes
+
+    def _copy_kernels(self, share: Share) -> Kernels:
+        if not self.copies_gradients:
+            return ()
+        return ((1, Stream("cast", self.gradient_bytes * share.owned, WIDE_BYTES * share.owned)),)
 
     def update_kernels(self, share: Share) -> Kernels:
         """Returns the kernels of an update: gradients clipped and unscaled where that is done, then AdamW.
 
-        AdamW moves every byte of parameters, states and gradients. With an fp32 copy, parameters are written from it.
+        AdamW moves every byte of parameters, states and gradients. Parameters are written from the optimizer's copy of
+        them, where it has one.
         """
-        count, gradient = share.owned, self.gradient_bytes
+        count, gradient = share.owned, self._updating_bytes
         if not count:
             return ()
         if self.offloaded:
             return ((1, Copy(gradient * count, "host")), (1, Copy(self.parameter_bytes * count, "gpu")))
-        weight, state = MASTER_BYTES if self.master_weights else self.parameter_bytes, MOMENTS * self.state_bytes
+        weight, state = self.master_bytes or self.parameter_bytes, MOMENTS * self.state_bytes
         # Its arithmetic is per element, so that 16-bit states take longer per byte.
-        name = "adam" if weight == MASTER_BYTES else "adam_bf16"
+        name = "adam" if weight == self.state_bytes == WIDE_BYTES else "adam_bf16"
         adam = Stream(name, (weight + state + gradient) * count, (weight + state) * count)
         # torch.nn.utils.clip_grad_norm_ multiplies whether or not the norm is too large; Megatron only if it is, which
         # it always is early in a run. A loss scale is taken out by a pass of its own.
         passes = int(self.clips_gradients) + int(self.loss_scaling)
         scale = ((passes, Stream("scale", gradient * count, gradient * count)),) if passes else ()
-        if not self.master_weights:
-            return (*scale, (1, adam))
-        return (*scale, (1, adam), (1, Stream("cast", MASTER_BYTES * count, self.parameter_bytes * count)))
+        before = (*(() if self.clips_gradients else self._copy_kernels(share)), *scale)
+        if not self.master_bytes:
+            return (*before, (1, adam))
+        written = self.gathered_bytes(count, share.owned_narrow)
+        return (*before, (1, adam), (1, Stream("cast", self.master_bytes * count, written)))
 
     def zero_kernels(self, share: Share) -> Kernels:
         """Returns the kernel that sets gradient buffers to zero for the next step, where they stay."""
@@ -99,21 +133,30 @@ class Adam:
     def host_bytes(self, share: Share) -> int:
         """Returns what an update by the host moves through its memory.
 
-        The fp32 copy and the states are read and written, the gradient is read, the parameter written.
+        The copy of parameters and the states are read and written, the gradient is read, the parameter written.
         """
-        state = MASTER_BYTES + MOMENTS * self.state_bytes
+        state = (self.master_bytes or WIDE_BYTES) + MOMENTS * self.state_bytes
         return (2 * state + self.gradient_bytes + self.parameter_bytes) * share.owned
 
     def held_weight_bytes(self, share: Share) -> int:
-        """Returns the memory of parameters between steps."""
-        return self.parameter_bytes * (share.owned if self.zero == 3 else share.total)
+        """Returns the memory of parameters between steps, with the quantized copies of them that are kept."""
+        count, narrow = (share.owned, share.owned_narrow) if self.zero == 3 else (share.total, share.narrow)
+        size = self.parameter_bytes if self.narrow_held_bytes is None else self.narrow_held_bytes
+        return self.parameter_bytes * (count - narrow) + round(size * narrow)
+
+    def gathered_bytes(self, count: int, narrow: int) -> int:
+        """Returns the size of `count` parameters as they are gathered, `narrow` of which compute in 8 bits or fewer."""
+        size = self.parameter_bytes if self.narrow_gathered_bytes is None else self.narrow_gathered_bytes
+        return self.parameter_bytes * (count - narrow) + round(size * narrow)
 
     def held_gradient_bytes(self, share: Share) -> int:
         """Returns the memory of accumulated gradients; under ZeRO-2 and -3 that of a rank's part."""
         return self.gradient_bytes * (share.owned if self.zero >= 2 else share.total)
 
+    def copied_gradient_bytes(self, share: Share) -> int:
+        """Returns the memory of the fp32 copy of gradients, from their norm to the end of the update."""
+        return WIDE_BYTES * share.owned if self.copies_gradients else 0
+
     def held_state_bytes(self, share: Share) -> int:
-        """Returns the memory of states on the GPU, with the fp32 copy of parameters."""
-        if self.offloaded:
-            return 0
-        return (MOMENTS * self.state_bytes + (MASTER_BYTES if self.master_weights else 0)) * share.owned
+        """Returns the memory of states on the GPU, with the optimizer's copy of parameters."""
+        return 0 if self.offloaded else (MOMENTS * self.state_bytes + self.master_bytes) * share.owned

@@ -1,4 +1,4 @@
-"""Writes the ops of parameters that data-parallel ranks split (ZeRO-3, FSDP): gathers and scatters around units."""
+"""Writes the ops of units whose gradients, or parameters too, data-parallel ranks split: scatters and gathers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,17 @@ class ShardedUnits:
     groups: Mapping[str, Communicator]
 
     def gathered_bytes(self, unit: Unit) -> int:
-        """Returns the memory of a unit's parameters while they are gathered."""
-        return self.spec.parameter_bytes * sum(count for count, _ in self._split(unit))
+        """Returns the memory that a unit's parameters take while they are gathered."""
+        return 0 if self.spec.holds else gathered_bytes(self.spec, unit)
+
+    def gradient_bytes(self, unit: Unit) -> int:
+        """Returns the memory that a unit's whole gradients take until they are scattered, beyond buffers that stay."""
+        counts = (count for count, _, _ in _split(self.spec, unit))
+        return self.spec.parameter_bytes * sum(counts) if self.spec.gathers else 0
+
+    def reduces(self, unit: Unit) -> bool:
+        """Returns whether a unit has gradients that several ranks split."""
+        return bool(_split(self.spec, unit))
 
     def releases(self, unit: Unit) -> bool:
         """Returns whether a unit's parameters are dropped after its forward.
@@ -35,31 +44,30 @@ class ShardedUnits:
 
     def gathers(self, unit: Unit, kind: ActionKind) -> bool:
         """Returns whether an action gathers a unit's parameters."""
-        if kind == ActionKind.FORWARD:
-            return True
-        return kind in OPENS and self.releases(unit)
+        if not self.spec.gathers:
+            return False
+        return kind == ActionKind.FORWARD or (kind in OPENS and self.releases(unit))
 
     def reduction_bytes(self, unit: Unit) -> tuple[int, int]:
         """Returns the memory that the reduction of a unit's gradients takes, and what it gives back in the end."""
-        copied = self._copied_bytes(sum(count for count, _ in self._split(unit)))
-        return copied, copied + self.gathered_bytes(unit)
+        copied = self._copied_bytes(sum(count for count, _, _ in _split(self.spec, unit)))
+        return copied, copied + self.gradient_bytes(unit)
 
     def gather(self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], **facts: Any) -> list[OpRef]:
         """Appends the all-gathers of a unit's parameters, dense ones and those of experts."""
-        size = self.spec.parameter_bytes
         return [
             block.collective(
                 Collective.ALL_GATHER,
                 self.groups[group],
                 name=f"gather {unit.work.name}",
                 lane="dp",
-                bytes=size * count,
+                bytes=_gathered(self.spec, count, narrow),
                 layer=unit.layer,
                 after=after,
-                alloc={"buffers": size * count},
+                alloc=None if self.spec.holds else {"buffers": _gathered(self.spec, count, narrow)},
                 **facts,
             )
-            for count, group in self._split(unit)
+            for count, narrow, group in _split(self.spec, unit)
         ]
 
     def reduce(self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], chunk: int) -> list[OpRef]:
@@ -67,17 +75,18 @@ class ShardedUnits:
         ops = []
         size, held = self.spec.gradient_bytes, self.spec.parameter_bytes
         facts: dict[str, Any] = {"phase": Phase.BACKWARD, "chunk": chunk, "layer": unit.layer}
-        for count, group in self._split(unit):
+        for count, _, group in _split(self.spec, unit):
             copied = self._copied_bytes(count)
+            freed = copied + held * count if self.spec.gathers else 0
             op = block.collective(
                 Collective.REDUCE_SCATTER,
                 self.groups[group],
                 name=f"reduce {unit.work.name}",
-                lane="dp",
+                lane="dp" if self.spec.overlap else "compute",
                 bytes=size * count,
                 after=after,
                 alloc={"buffers": copied} if copied else None,
-                free={"buffers": copied + held * count},
+                free={"buffers": freed} if freed else None,
                 **facts,
             )
             if group == "shard" and self.spec.replicas > 1:
@@ -110,10 +119,25 @@ class ShardedUnits:
     def _copied_bytes(self, count: int) -> int:
         """Returns the size of the copies of gradients that are reduced in another dtype than they are computed in."""
         spec = self.spec
-        return spec.gradient_bytes * count if spec.gradient_bytes != spec.parameter_bytes else 0
+        return spec.gradient_bytes * count if spec.gathers and spec.gradient_bytes != spec.parameter_bytes else 0
 
-    def _split(self, unit: Unit) -> list[tuple[int, str]]:
-        """Returns the parameters of a unit that several ranks split, with the group that does."""
-        work, spec = unit.work, self.spec
-        both = ((work.parameters, "shard", spec.ranks), (work.expert_parameters, "edp", spec.expert_ranks))
-        return [(count, group) for count, group, ranks in both if count and ranks > 1]
+
+def gathered_bytes(spec: Sharding, unit: Unit) -> int:
+    """Returns the size of a unit's parameters that several ranks split, as they are gathered."""
+    return sum(_gathered(spec, count, narrow) for count, narrow, _ in _split(spec, unit)) if spec.gathers else 0
+
+
+def _split(spec: Sharding, unit: Unit) -> list[tuple[int, int, str]]:
+    """Returns the parameters of a unit that several ranks split, those in 8 bits or fewer, and the group."""
+    work = unit.work
+    both = (
+        # Parameters that stay whole are gathered after the update, by the communicator that reduces gradients.
+        (work.parameters, work.narrow_parameters, "shard" if spec.gathers else "dp", spec.ranks),
+        (work.expert_parameters, work.narrow_expert_parameters, "edp", spec.expert_ranks),
+    )
+    return [(count, narrow, group) for count, narrow, group, ranks in both if count and ranks > 1]
+
+
+def _gathered(spec: Sharding, count: int, narrow: int) -> int:
+    size, small = spec.parameter_bytes, spec.narrow_parameter_bytes
+    return size * count if small is None else size * (count - narrow) + round(small * narrow)

@@ -118,6 +118,8 @@ class Work:
         recomputed_bytes: Memory of it that is alive only while its own backward runs.
         parameters: Dense parameters on this rank, before data-parallel ranks split them.
         expert_parameters: Parameters of experts on this rank, which are reduced over another group.
+        narrow_parameters: Those of the dense parameters whose products are in 8 bits or fewer.
+        narrow_expert_parameters: The same for parameters of experts.
         output_bytes: The activation that it hands on, on this rank.
         weight_share: Where `backward` does not tell input and weight gradients apart: the share of its computation that
             gives weight gradients.
@@ -133,6 +135,8 @@ class Work:
     recomputed_bytes: int = 0
     parameters: int = 0
     expert_parameters: int = 0
+    narrow_parameters: int = 0
+    narrow_expert_parameters: int = 0
     output_bytes: int = 0
     weight_share: float | None = None
     offloaded_bytes: int = 0
@@ -175,6 +179,12 @@ class ChunkSpec:
         """Parameters of experts of one rank."""
         return sum(unit.work.expert_parameters for unit in self.units)
 
+    @property
+    def narrow_parameters(self) -> tuple[int, int]:
+        """Dense and experts' parameters of one rank whose products are in 8 bits or fewer."""
+        works = [unit.work for unit in self.units]
+        return sum(work.narrow_parameters for work in works), sum(work.narrow_expert_parameters for work in works)
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -204,6 +214,7 @@ class EndItem:
         after_reductions: Whether it waits for every call that is concurrent with the step.
         before: The unit whose forward in the next step waits for it.
         before_item: The number of an end item of the next step that waits for it.
+        takes: Bytes by category of memory that it allocates.
         frees: Bytes by category of memory that it gives back.
         chunk: The chunk it belongs to.
     """
@@ -215,6 +226,7 @@ class EndItem:
     after_reductions: bool = False
     before: UnitPlace | None = None
     before_item: int | None = None
+    takes: Mapping[str, int] = field(default_factory=dict)
     frees: Mapping[str, int] = field(default_factory=dict)
     chunk: int = 0
 
@@ -259,7 +271,7 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Parameters that data-parallel ranks split (ZeRO-3, FSDP): gathered before a unit runs, gradients scattered.
+    """Gradients that every microbatch scatters over data-parallel ranks, unit by unit (ZeRO-2 and -3, FSDP).
 
     Attributes:
         ranks: Ranks among which dense parameters are split.
@@ -270,6 +282,12 @@ class Sharding:
         reshard: Whether layers drop their parameters after the forward.
         copies: Whether parameters are copied out of the buffer they are gathered in, and gradients into the one they
             are reduced from (FSDP2).
+        gathers: Whether parameters are split too, and gathered before a unit runs. Else they are whole, and the two
+            buffers in which whole gradients wait for their reduction are held all the time.
+        overlap: Whether gradients are reduced next to the backward, where parameters are whole; else it waits.
+        holds: Whether gathered parameters have memory of their own all the time: where several microbatches are on
+            their way and none drops them.
+        narrow_parameter_bytes: The size of one gathered parameter of a layer that computes in 8 bits or fewer.
     """
 
     ranks: int
@@ -279,6 +297,10 @@ class Sharding:
     gradient_bytes: int
     reshard: bool = True
     copies: bool = False
+    gathers: bool = True
+    overlap: bool = True
+    holds: bool = False
+    narrow_parameter_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +318,7 @@ class StepSpec:
         repeats: Whether the step's time is the period of repeated steps; else it is the makespan of one.
         tokens_per_step: Where they are known.
         launches: The host's launches of kernels.
-        sharding: How parameters are split between data-parallel ranks.
+        sharding: How gradients, or parameters too, are split between data-parallel ranks.
         prefetch: How many units ahead parameters and offloaded activations are fetched, forward and backward.
         gradient_bytes: The size of each gradient that the first backward of a step allocates; 0 where gradient buffers
             stay allocated or memory is not known.

@@ -17,7 +17,7 @@ from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.model import Experts, LatentAttention, Mlp, Model
 from foretrace.schedules.registry import ScheduleFacts, schedule_facts
 from foretrace.workload.layout import layout_problem, parse_layout, stage_counts
-from foretrace.workload.plan import Plan
+from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS, Plan
 from foretrace.workload.stack import Stack
 from foretrace.workload.stacks import stack as stack_named
 
@@ -80,6 +80,22 @@ class PlanSizes:
     def zero(self) -> int:
         """The ZeRO stage of the plan or of the stack."""
         return self.stack.zero if self.plan.zero is None else self.plan.zero
+
+    @property
+    def splits_parameters(self) -> bool:
+        """Whether data-parallel ranks hold only a part of parameters between steps."""
+        return self.stack.splits_parameters(self.zero)
+
+    @property
+    def parameter_dtype(self) -> str:
+        """In which parameters rest between steps."""
+        return "fp32" if self.plan.precision in FULL_PRECISIONS else self.stack.parameter_dtype
+
+    @property
+    def updated_dtype(self) -> str:
+        """In which the optimizer keeps what it updates: its own copy of parameters, or these."""
+        copies = self.parameter_dtype != "fp32" and (self.stack.master_weights or self.plan.master_dtype)
+        return (self.plan.master_dtype or self.stack.master_dtype) if copies else self.parameter_dtype
 
     @property
     def seq_len(self) -> int:
@@ -303,6 +319,56 @@ def _shard(sizes: PlanSizes) -> str | None:
     if plan.shard is None or (ranks % plan.shard == 0 and plan.shard % plan.cp == 0):
         return None
     return f"shard {plan.shard} does not split dp·cp = {sizes.dp}·{plan.cp}"
+
+
+def _gradients(sizes: PlanSizes) -> str | None:
+    """Autograd gives a gradient the dtype of its parameter. Buffers may be in fp32 instead (Megatron-core's
+    DistributedDataParallel), and FSDP reduces in the dtype of its mixed-precision policy."""
+    given, stack = sizes.plan.grad_dtype, sizes.stack
+    own = sizes.parameter_dtype
+    if given is None or given == own or (sizes.splits_parameters and not stack.fused_gradient_accumulation):
+        return None
+    if stack.fused_gradient_accumulation:
+        return None if given == "fp32" else f"grad_dtype is {given}; {stack.name} keeps gradients in fp32 or {own} here"
+    return f"grad_dtype is {given}, but {stack.name} gives gradients the dtype of parameters, {own}"
+
+
+def _master(sizes: PlanSizes) -> str | None:
+    given, stack = sizes.plan.master_dtype, sizes.stack
+    if given in (None, "fp32") or stack.precision_aware_optimizer:
+        return None
+    return f"master_dtype is {given}, which the optimizer of {stack.name} does not have"
+
+
+def _moments(sizes: PlanSizes) -> str | None:
+    """PyTorch's optimizers keep moments in the dtype of what they update; Transformer Engine's FusedAdam in any."""
+    given, stack = sizes.plan.moment_dtype, sizes.stack
+    if given is None or stack.precision_aware_optimizer:
+        return None
+    kept = stack.optimizer_state_dtype if stack.master_weights else sizes.updated_dtype
+    return None if given == kept else f"moment_dtype is {given}, but the optimizer of {stack.name} keeps {kept} here"
+
+
+def _precision_aware(sizes: PlanSizes) -> str | None:
+    """Megatron-core, `OptimizerConfig`: only the distributed optimizer is precision-aware."""
+    plan = sizes.plan
+    if sizes.zero or not sizes.stack.precision_aware_optimizer or plan.precision in FULL_PRECISIONS:
+        return None
+    defaults = (("master_dtype", plan.master_dtype, "fp32"), ("moment_dtype", plan.moment_dtype, "fp32"))
+    changed = next((f"{name} is {given}" for name, given, usual in defaults if given not in (None, usual)), None)
+    return f"{changed}, but zero is 0" if changed else None
+
+
+def _narrow_parameters(sizes: PlanSizes) -> str | None:
+    """Transformer Engine has 8-bit parameters; Megatron-core asks for the distributed optimizer or FSDP with them."""
+    plan, stack = sizes.plan, sizes.stack
+    if not plan.fp8_params:
+        return None
+    if not stack.keeps_quantized_weights:
+        return f"fp8_params is on, but {stack.name} has no parameters in 8 bits"
+    if plan.precision not in NARROW_PRECISIONS or plan.precision == "nvfp4":
+        return f"fp8_params is on, but precision is {plan.precision}"
+    return None if sizes.zero else "fp8_params is on, but zero is 0"
 
 
 END_STAGES: Final = ("first_stage_layers", "last_stage_layers")
@@ -595,6 +661,21 @@ CONSTRAINTS: Final = (
     Constraint("bad-plan", ("seq_len", "documents"), _documents, "documents are those of one packed sequence"),
     Constraint("bad-plan", ("zero", "shard"), _shard_without_zero, "shard is a choice of zero 3 (HSDP)"),
     Constraint("not-divisible", ("shard",), _shard),
+    Constraint("bad-plan", ("grad_dtype",), _gradients),
+    Constraint("bad-plan", ("master_dtype",), _master),
+    Constraint("bad-plan", ("moment_dtype",), _moments),
+    Constraint(
+        "bad-plan",
+        ("zero", "moment_dtype", "master_dtype"),
+        _precision_aware,
+        "only the distributed optimizer, zero 1 and more, may keep its state in other dtypes than fp32",
+    ),
+    Constraint(
+        "bad-plan",
+        ("zero", "fp8_params"),
+        _narrow_parameters,
+        "parameters in 8 bits need products in 8 bits and the distributed optimizer",
+    ),
     Constraint("invalid-schedule", ("vpp", "schedule"), _chunks),
     Constraint("invalid-schedule", ("pp",), _even_stages),
     Constraint("bad-plan", ("pp", "vpp"), _pieces),

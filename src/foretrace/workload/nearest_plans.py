@@ -286,7 +286,7 @@ _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     "account_for": _counted,
     "first_stage_layers": _end_stage("first_stage_layers"),
     "last_stage_layers": _end_stage("last_stage_layers"),
-    "zero": _value(3),
+    "zero": lambda sizes: ((3 if sizes.plan.shard is not None else 1, 0.0),),
     "shard": _shards,
     "recompute": _value("full"),
     "recompute_layers": lambda sizes: (*_all_layers(sizes), (None, 1.0)),
@@ -296,5 +296,7 @@ _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     "fp8_activation_input": _value(False),
     "routing": lambda sizes: ((sizes.plan.routing_of(), 0.0),),
     "rank_order": _value(DEFAULT_ORDER),
+    **dict.fromkeys(("grad_dtype", "master_dtype", "moment_dtype"), _value(None)),
+    "fp8_params": _value(False),
 }
 """The values that each field may be changed to."""

@@ -22,6 +22,11 @@ OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "ml
 Counted = Literal["embedding", "loss"]
 """Ends of the model that may count as a layer each."""
 
+FULL_PRECISIONS: Final = ("fp32", "tf32")
+"""Precisions of products whose operands rest in 4 bytes."""
+NARROW_PRECISIONS: Final = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+"""Precisions of products whose operands are quantized from 16 bits."""
+
 WORDS: Final = {
     "cp_comm": get_args(CpComm),
     "recompute": get_args(Recompute),

@@ -19,6 +19,7 @@ class Setting:
     model: Model
     plan: Plan
     stack: Stack
+    """The software, with the dtypes that the plan gives it."""
     mesh: Mesh
     dp: int
     """Data-parallel ranks: gpus / (tp·cp·pp)."""
@@ -46,6 +47,11 @@ class Setting:
     """What every chunk holds, as Megatron-core's `pipeline_model_parallel_layout` has it."""
 
     @property
+    def splits_parameters(self) -> bool:
+        """Whether data-parallel ranks hold only a part of parameters between steps."""
+        return self.stack.splits_parameters(self.zero)
+
+    @property
     def tokens(self) -> int:
         """Tokens of one microbatch on one rank, before tensor parallelism: mbs · seq_len / cp."""
         return self.plan.mbs * self.seq_len // self.plan.cp
@@ -66,6 +72,9 @@ def settled_plan(setting: Setting) -> dict[str, Any]:
         "param_overlap": setting.param_overlap,
         "schedule": setting.schedule,
         "layout": setting.layout,
+        "grad_dtype": setting.stack.gradient_dtype,
+        "master_dtype": setting.stack.master_dtype if setting.stack.master_weights else None,
+        "moment_dtype": setting.stack.optimizer_state_dtype,
         "stack": setting.stack.name,
         "padded_vocab": setting.vocab,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.models.model import Experts, Model
@@ -15,7 +15,7 @@ from foretrace.workload.constraints import BOTH_ENDS, PlanSizes
 from foretrace.workload.layers import dropped_share, offloaded_share, recomputed_modules
 from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
-from foretrace.workload.plan import Plan, RecomputeModule
+from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS, Plan, RecomputeModule
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
 
@@ -41,7 +41,7 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     sizes = PlanSizes.of(model, plan, stack)
     check_size("seq_len", sizes.seq_len)
     check_constraints(sizes)
-    chosen = sizes.stack
+    chosen = _with_dtypes(sizes)
     name = "1f1b" if plan.pp == 1 else sizes.schedule
     schedule = make(name, plan.pp, sizes.microbatches, sizes.vpp if sizes.vpp > 1 else None)
     plan = replace(plan, vpp=sizes.vpp)
@@ -68,6 +68,29 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
         chunks_per_stage=schedule.chunks,
     )
     return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
+
+
+def _with_dtypes(sizes: PlanSizes) -> Stack:
+    """Returns the software with the dtypes that a plan gives its parameters, gradients and optimizer.
+
+    Products in fp32 or tf32 read parameters in fp32, of which the optimizer needs no copy (Megatron's FP32Optimizer).
+    """
+    stack, plan = sizes.stack, sizes.plan
+    full = plan.precision in FULL_PRECISIONS
+    parameters: Literal["fp32", "bf16", "fp16"] = "fp32" if full else stack.parameter_dtype
+    gradients = plan.grad_dtype or ("fp32" if full else stack.gradient_dtype)
+    if not stack.fused_gradient_accumulation and not sizes.splits_parameters:
+        gradients = parameters  # autograd's own
+    # PyTorch's optimizers keep moments in the dtype of what they update.
+    copied = plan.master_dtype is not None and not stack.master_weights
+    return replace(
+        stack,
+        parameter_dtype=parameters,
+        gradient_dtype=gradients,
+        master_weights=parameters != "fp32" and (stack.master_weights or copied),
+        master_dtype=plan.master_dtype or stack.master_dtype,
+        optimizer_state_dtype=plan.moment_dtype or ("fp32" if full or copied else stack.optimizer_state_dtype),
+    )
 
 
 def schedule_of(setting: Setting) -> Schedule:
@@ -98,7 +121,7 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
         overlaps = [("gradients", plan.grad_overlap, setting.grad_overlap)]
         if setting.zero in (1, 2):
             overlaps.append(("parameters", plan.param_overlap, setting.param_overlap))
-        if setting.zero < 3:
+        if not setting.splits_parameters:
             chosen += [f"{what} {'' if on else 'not '}overlapped" for what, choice, on in overlaps if choice is None]
     if plan.tp > 1 and plan.sequence_parallel is None:
         chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
@@ -123,6 +146,10 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     if setting.model.mtp and setting.mtp_chunk % plan.pp != plan.pp - 1 and setting.schedule not in BOTH_ENDS:
         text = "the gradients of the embedding and of the copy that multi-token prediction has are not added up"
         notes.append(Diagnostic("note", "not-modelled", text))
+    if stack.keeps_quantized_weights and plan.precision in NARROW_PRECISIONS and not setting.splits_parameters:
+        where = " (8-bit scales of tensors: as on Hopper; Blackwell needs one)" * (plan.precision == "fp8")
+        text = f"quantized weights are taken to be kept over the step, once for either direction of products{where}"
+        notes.append(Diagnostic("note", "assumed", text))
     if setting.schedule == "dualpipe":
         notes.append(
             Diagnostic("note", "not-modelled", "dualpipe: gradients of a stage's two copies are reduced over dp only")
@@ -137,12 +164,6 @@ def _warnings(setting: Setting) -> list[Diagnostic]:
     """Returns where the answer is known to be too good, and what costs time for nothing."""
     plan = setting.plan
     warnings: list[Diagnostic] = []
-    if setting.zero == 2 and setting.microbatches > 1 and setting.dp * plan.cp > 1:
-        text = (
-            "zero 2: gradients are reduced once a step, as under zero 1; software that keeps only its part of them "
-            f"reduces in each of {setting.microbatches} microbatches, which takes longer"
-        )
-        warnings.append(Diagnostic("warning", "not-modelled", text))
     for module in recomputed_modules(setting):
         if dropped_share(setting, module) < MIN_DROPPED:
             text = f"recomputing {module} saves nothing here: {_no_gain(setting, module)}"
@@ -167,7 +188,7 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
     plan = setting.plan
     checks = [
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
-        (plan.prefetch != 1 and setting.zero != 3, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
+        (plan.prefetch != 1 and not setting.splits_parameters, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
         (plan.routing_of() > 1 and not moe, f"routing {plan.routing_of():g} (no experts)"),
         (plan.dispatcher != "alltoall" and plan.ep == 1, f"dispatcher {plan.dispatcher} (ep is 1)"),
@@ -177,6 +198,10 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         *(
             (offloaded_share(setting, module) <= 0, f"offload {module} (it keeps nothing of its own)")
             for module in plan.offload_modules
+        ),
+        (
+            plan.master_dtype is not None and not setting.stack.master_weights,
+            f"master_dtype {plan.master_dtype} (parameters are in {setting.stack.parameter_dtype})",
         ),
         (
             plan.pp_overlap and plan.pp > 1 and setting.schedule not in BATCHED,

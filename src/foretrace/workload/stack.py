@@ -30,10 +30,11 @@ class Stack:
     master_weights: bool
     """Whether an fp32 copy of parameters lives with the optimizer (Megatron); else it works on parameters."""
     parameter_dtype: Literal["fp32", "bf16", "fp16"]
-    """In which parameters rest between steps."""
+    """In which parameters rest between steps, unless products are in fp32 or tf32: then they rest in fp32."""
     gradient_dtype: Literal["fp32", "bf16", "fp16"]
     """In which gradients are accumulated and reduced."""
-    optimizer_state_dtype: Literal["fp32", "bf16"]
+    optimizer_state_dtype: Literal["fp32", "bf16", "fp16", "fp8"]
+    """Of each of the two moments. Scales of 8-bit moments, one for each tensor, are left out."""
     fused_gradient_accumulation: bool
     """Whether weight-gradient products add into the accumulated gradient themselves."""
     sequence_parallel: bool
@@ -88,6 +89,16 @@ class Stack:
     """How many training metrics compute the cross-entropy again, from a copy in fp32, after every backward."""
     loss_scaling: bool = False
     """Whether gradients are divided by a loss scale and checked for overflow before the update (fp16)."""
+    master_dtype: Literal["fp32", "fp16"] = "fp32"
+    """Of the optimizer's copy of parameters, where it has one."""
+    precision_aware_optimizer: bool = False
+    """Whether a plan may choose the dtypes of moments and of the copy of parameters, as Transformer Engine's FusedAdam
+    lets it."""
+    zero2_splits: Literal["gradients", "parameters"] = "gradients"
+    """Under ZeRO-2 ranks hold whole parameters and their part of gradients (Megatron-FSDP's `optim_grads`); or they
+    hold a part of parameters too, and whole ones from a unit's forward to its backward (FSDP's SHARD_GRAD_OP)."""
+    keeps_quantized_weights: bool = False
+    """Whether quantized weights are kept over the microbatches of a step, in both directions of products."""
     launch_source: str = ""
     """Whose the time of a launch is; "": this stack's."""
     sources: tuple[str, ...] = ()
@@ -97,3 +108,7 @@ class Stack:
     def runs_transformer_engine(self) -> bool:
         """Whether products are Transformer Engine's: PyTorch's own do not add to accumulated gradients."""
         return self.fused_gradient_accumulation and self.attention == "cudnn"
+
+    def splits_parameters(self, zero: int) -> bool:
+        """Returns whether data-parallel ranks hold only a part of parameters between steps, at a ZeRO stage."""
+        return zero == 3 or (zero == 2 and self.zero2_splits == "parameters")

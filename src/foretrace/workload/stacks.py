@@ -46,9 +46,11 @@ TORCH_EAGER: Final = Stack(
     early_stop=True,
     router_launches=12,
     clips_gradients=False,
+    zero2_splits="parameters",
     sources=(
         "kernels and their order: Kineto trace of a TinyLlama step (PyTorch 2.11, H200)",
         "early stop: torch.utils.checkpoint, set_checkpoint_early_stop",
+        "ZeRO-2: FSDP's SHARD_GRAD_OP, or reshard_after_forward=False of fully_shard",
         "launch: foretrace measure gpu on two machines with an H200",
     ),
 )
@@ -100,6 +102,8 @@ MEGATRON_CORE: Final = Stack(
     fuses_norms=True,
     narrows_activation_input=True,
     separate_experts=True,
+    precision_aware_optimizer=True,
+    keeps_quantized_weights=True,
     sources=(
         "linear layers: megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication",
         "norm with linear: transformer_engine/pytorch/module/layernorm_linear.py",
@@ -109,6 +113,9 @@ MEGATRON_CORE: Final = Stack(
         "dispatch: megatron/core/transformer/moe/token_dispatcher.py",
         "recompute_modules, offload_modules: megatron/core/transformer/transformer_config.py and transformer_layer.py",
         "SwiGLU's input in 8 bits: megatron/core/fusions/fused_bias_swiglu.py, fp8_input_store",
+        "optimizer: megatron/core/optimizer/distrib_optimizer.py and optimizer_config.py (precision-aware)",
+        "ZeRO-2: megatron/core/distributed/fsdp, data_parallel_sharding_strategy optim_grads",
+        "8-bit weights: transformer_engine/pytorch/module/base.py, get_weight_workspace (is_first_microbatch)",
         "launch: as torch-eager, whose modules and autograd it runs on; launches of the router: guessed",
     ),
 )
@@ -132,6 +139,8 @@ MEGATRON_2021: Final = replace(
     offloads_modules=False,
     fuses_norms=False,
     narrows_activation_input=False,
+    precision_aware_optimizer=False,
+    keeps_quantized_weights=False,
     loss_scaling=True,
     sources=(
         "activations and collectives: Korthikanti et al., arXiv:2205.05198, section 4",

@@ -14,10 +14,12 @@ from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.program.program import Source
 from foretrace.schedules import Schedule
 from foretrace.schedules.pipeline import Transfer
+from foretrace.step.actions import GRADIENT_BUFFERS
 from foretrace.step.buckets import Bucket, megatron_buckets, megatron_limit
 from foretrace.step.end import TrainingEnd, turns_of
 from foretrace.step.groups import group_size
-from foretrace.step.optimizer import Adam
+from foretrace.step.optimizer import WIDE_BYTES, Adam, Share
+from foretrace.step.sharding import gathered_bytes
 from foretrace.step.spec import (
     Call,
     ChunkSpec,
@@ -33,6 +35,7 @@ from foretrace.step.spec import (
     Work,
 )
 from foretrace.workload import layers
+from foretrace.workload.plan import NARROW_PRECISIONS
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import has_experts, schedule_of
 
@@ -40,6 +43,16 @@ WORKSPACE_BYTES: Final = 32 << 20
 """The workspace of a cuBLAS handle on Hopper and later, and of a stream of Transformer Engine."""
 
 BLAS_HANDLES, USER_BUFFER_STREAMS, GROUPED_STREAMS = 2, 3, 4
+
+QUANTIZED_WEIGHT_BYTES: Final = {
+    "fp8": 2.0,
+    "fp8_block": 2 * (1 + 4 / 128**2),
+    "mxfp8": 2 * (1 + 1 / 32),
+    "nvfp4": 2 * (1 / 2 + 1 / 16),
+}
+"""Bytes of a quantized weight, for both directions of products, with scales of blocks. With one scale per tensor
+Hopper needs a transposed copy; Blackwell does not (`is_non_tn_fp8_gemm_supported` of Transformer Engine), but the GPU
+is not known here. Scales: one fp32 for 128 x 128 elements, a byte for 32, a byte for 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,7 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
     source = Source(setting.stack.launch_source or f"host launches of {setting.stack.name}", 0.7, 1.4)
     launches = Launches(launch_s, source, plan.cuda_graphs) if launch_s > 0 else None
     optimizer = optimizer_of(setting)
+    sharding = _sharding(setting, optimizer)
     end = TrainingEnd(
         optimizer=optimizer,
         grad_overlap=setting.grad_overlap,
@@ -100,17 +114,18 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
         ranks=setting.mesh.world,
         frees_gradients=not _keeps_gradients(setting),
         launches=launches,
+        reduces=setting.zero < 2,
     )
     return StepSpec(
         title=_title(setting, schedule),
         mesh=setting.mesh,
         schedule=schedule,
-        roles=_roles(setting, schedule, works, end, 2 * output_bytes if schedule.stages > 1 else 0),
+        roles=_roles(setting, schedule, works, end, sharding, 2 * output_bytes if schedule.stages > 1 else 0),
         transfer=Transfer(bytes=output_bytes),
         pp_overlap=plan.pp_overlap,
         tokens_per_step=float(setting.gbs * setting.seq_len),
         launches=launches,
-        sharding=_sharding(setting) if setting.zero == 3 else None,
+        sharding=sharding,
         prefetch=(plan.prefetch, plan.prefetch if setting.stack.backward_prefetch else 0),
         gradient_bytes=0 if _keeps_gradients(setting) else optimizer.gradient_bytes,
         diagnostics=setting.diagnostics,
@@ -119,20 +134,70 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
 
 def optimizer_of(setting: Setting) -> Adam:
     """Returns the optimizer of a setting's stack."""
-    stack = setting.stack
+    stack, plan, splits = setting.stack, setting.plan, setting.splits_parameters
+    # FSDP hands a rank's part of gradients to the optimizer in the dtype of its parameters.
+    gradient_dtype = stack.parameter_dtype if splits and not stack.fused_gradient_accumulation else stack.gradient_dtype
+    parameter_bytes, gradient_bytes, state_bytes = (
+        int(DTYPE_BYTES[dtype]) for dtype in (stack.parameter_dtype, gradient_dtype, stack.optimizer_state_dtype)
+    )
+    master_bytes = int(DTYPE_BYTES[stack.master_dtype]) if stack.master_weights else 0
     return Adam(
-        parameter_bytes=int(DTYPE_BYTES[stack.parameter_dtype]),
-        gradient_bytes=int(DTYPE_BYTES[stack.gradient_dtype]),
-        state_bytes=int(DTYPE_BYTES[stack.optimizer_state_dtype]),
-        master_weights=stack.master_weights,
-        zero=setting.zero,
+        parameter_bytes=parameter_bytes,
+        gradient_bytes=gradient_bytes,
+        state_bytes=state_bytes,
+        master_bytes=master_bytes,
+        zero=3 if splits else setting.zero,
         ranks=setting.shard,
         expert_ranks=setting.mesh.edp,
         clips_gradients=stack.clips_gradients,
         loss_scaling=stack.loss_scaling,
         keeps_gradients=stack.fused_gradient_accumulation,
-        offloaded=setting.plan.offload_optimizer,
+        offloaded=plan.offload_optimizer,
+        copies_gradients=gradient_bytes < master_bytes == WIDE_BYTES and _copies_gradients(setting),
+        narrow_held_bytes=_narrow_held_bytes(setting, parameter_bytes),
+        narrow_gathered_bytes=_narrow_gathered_bytes(setting),
     )
+
+
+def _copies_gradients(setting: Setting) -> bool:
+    """Returns whether 16-bit gradients are copied to fp32 for the update of an fp32 copy of parameters.
+
+    A precision-aware optimizer reads them as they are, unless weights are quantized: then Megatron-core keeps the fp32
+    copy of parameters itself (`use_precision_aware_optimizer_no_fp8_or_ds_fp8` of OptimizerConfig).
+    """
+    plan = setting.plan
+    aware = plan.moment_dtype is not None or plan.master_dtype is not None
+    return not plan.offload_optimizer and not (aware and plan.precision not in NARROW_PRECISIONS)
+
+
+def _narrow_held_bytes(setting: Setting, parameter_bytes: int) -> float | None:
+    """Returns the memory of a parameter whose products are in 8 bits or fewer; None: that of any other.
+
+    Transformer Engine keeps quantized weights from the first microbatch of a step on, as they are for the forward and,
+    for the backward, transposed or scaled along the other dimension. Ranks that split parameters hold no such copies of
+    whole ones, and transpose those that they gather.
+    """
+    plan = setting.plan
+    if not setting.stack.keeps_quantized_weights or plan.precision not in NARROW_PRECISIONS:
+        return None
+    if setting.splits_parameters and (not plan.fp8_params or plan.precision == "fp8"):
+        return _narrow_gathered_bytes(setting)
+    return QUANTIZED_WEIGHT_BYTES[plan.precision] + (0 if plan.fp8_params else parameter_bytes)
+
+
+def _narrow_gathered_bytes(setting: Setting) -> float | None:
+    """Returns the size of such a parameter when it is gathered; None: that of any other.
+
+    After an update Megatron-core gathers mxfp8 parameters in bf16, in the place of gradients, and quantizes them both
+    ways, for they cannot be transposed (`reuse_grad_buf_for_mxfp8_param_ag`). Megatron-FSDP gathers those of the
+    direction that a pass needs.
+    """
+    plan = setting.plan
+    if not plan.fp8_params:
+        return None
+    if setting.splits_parameters:
+        return QUANTIZED_WEIGHT_BYTES[plan.precision] / 2
+    return None if plan.precision == "mxfp8" else 1
 
 
 def _keeps_gradients(setting: Setting) -> bool:
@@ -140,7 +205,7 @@ def _keeps_gradients(setting: Setting) -> bool:
 
     Else they appear in the first backward of a step and are dropped after the update.
     """
-    return setting.stack.fused_gradient_accumulation or setting.zero == 3
+    return setting.stack.fused_gradient_accumulation or setting.zero >= 2
 
 
 def workspace_bytes(setting: Setting) -> int:
@@ -158,7 +223,10 @@ def workspace_bytes(setting: Setting) -> int:
     return streams * WORKSPACE_BYTES
 
 
-def _sharding(setting: Setting) -> Sharding:
+def _sharding(setting: Setting, optimizer: Adam) -> Sharding | None:
+    """Returns how units are split; None where nothing is, or where gradients are reduced once a step."""
+    if setting.zero < 2 or (not setting.splits_parameters and max(setting.shard, setting.mesh.edp) == 1):
+        return None
     return Sharding(
         ranks=setting.shard,
         expert_ranks=setting.mesh.edp,
@@ -166,13 +234,43 @@ def _sharding(setting: Setting) -> Sharding:
         # Computation is in bf16 or fp16 unless it is in full precision.
         parameter_bytes=4 if setting.plan.precision in ("fp32", "tf32") else 2,
         gradient_bytes=int(DTYPE_BYTES[setting.stack.gradient_dtype]),
-        reshard=setting.plan.reshard,
-        copies=setting.stack.copies_gathered,
+        reshard=setting.plan.reshard and setting.zero == 3,
+        copies=setting.stack.copies_gathered and setting.splits_parameters,
+        gathers=setting.splits_parameters,
+        overlap=setting.grad_overlap or setting.splits_parameters,
+        # Forwards of later microbatches find the parameters that the first one gathered.
+        holds=setting.splits_parameters and setting.plan.pp > 1 and not (setting.plan.reshard and setting.zero == 3),
+        narrow_parameter_bytes=optimizer.narrow_gathered_bytes,
     )
 
 
+def _whole_parameter_bytes(sharding: Sharding | None, chunks: Sequence[ChunkSpec]) -> int:
+    """Returns the memory of gathered parameters that stays all the time."""
+    if sharding is None or not sharding.holds:
+        return 0
+    return sum(gathered_bytes(sharding, unit) for chunk in chunks for unit in chunk.units)
+
+
+def _gradient_buffer_bytes(setting: Setting, chunks: Sequence[ChunkSpec], optimizer: Adam, share: Share) -> int:
+    """Returns the memory of the buffers in which whole gradients of units wait for their reduction, under ZeRO-2.
+
+    A stage of one or two units needs no more than it does with whole gradients.
+    """
+    if setting.zero != 2 or setting.splits_parameters:
+        return 0
+    works = [unit.work for chunk in chunks for unit in chunk.units]
+    dense, expert = setting.shard > 1, setting.mesh.edp > 1
+    largest = max((dense * work.parameters + expert * work.expert_parameters for work in works), default=0)
+    return optimizer.gradient_bytes * min(GRADIENT_BUFFERS * largest, share.total - share.owned)
+
+
 def _roles(
-    setting: Setting, schedule: Schedule, works: ModelWorks, end: TrainingEnd, buffer_bytes: int
+    setting: Setting,
+    schedule: Schedule,
+    works: ModelWorks,
+    end: TrainingEnd,
+    sharding: Sharding | None,
+    buffer_bytes: int,
 ) -> tuple[RoleSpec, ...]:
     """Returns what each stage does. Stages that do the same share their chunks and the end of their step."""
     chunks, optimizer = chunks_of(setting, works), end.optimizer
@@ -183,8 +281,13 @@ def _roles(
     roles, ranks = [], setting.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
         held = [chunks[piece] for piece in pieces]
-        share = optimizer.share(sum(chunk.parameters for chunk in held), sum(chunk.expert_parameters for chunk in held))
-        buckets = _buckets(setting, stage, held, list(turns_of(schedule)[stage].finals)) if setting.zero < 3 else []
+        share = optimizer.share(
+            sum(chunk.parameters for chunk in held),
+            sum(chunk.expert_parameters for chunk in held),
+            (sum(chunk.narrow_parameters[0] for chunk in held), sum(chunk.narrow_parameters[1] for chunk in held)),
+        )
+        finals = list(turns_of(schedule)[stage].finals)
+        buckets = [] if setting.splits_parameters else _buckets(setting, stage, held, finals)
         tied = shares and stage in ends_on
         order = tuple(turns_of(schedule)[stage].firsts)
         key = (tuple(buckets), share, tied, order)
@@ -195,7 +298,10 @@ def _roles(
             "gradients": optimizer.held_gradient_bytes(share) if _keeps_gradients(setting) else 0,
             "optimizer": optimizer.held_state_bytes(share),
             # Activations and gradients that a stage has received and not yet used, and workspaces.
-            "buffers": buffer_bytes + workspace_bytes(setting),
+            "buffers": buffer_bytes
+            + workspace_bytes(setting)
+            + _gradient_buffer_bytes(setting, held, optimizer, share)
+            + _whole_parameter_bytes(sharding, held),
         }
         chosen = tuple((chunk,) for chunk in held)
         roles.append(RoleSpec(stage, _role_name(stage), ranks[stage], chosen, ends[key], resident=resident))
@@ -305,8 +411,12 @@ def _buckets(
         units = chunks[chunk].units
         for group, ranks in groups:
             if ranks > 1:
-                sizes = [unit.work.parameters if group == "dp" else unit.work.expert_parameters for unit in units]
-                buckets += [(group, bucket) for bucket in megatron_buckets(stage, chunk, sizes, megatron_limit(ranks))]
+                dense, works = group == "dp", [unit.work for unit in units]
+                sizes = [work.parameters if dense else work.expert_parameters for work in works]
+                narrow = [work.narrow_parameters if dense else work.narrow_expert_parameters for work in works]
+                for bucket in megatron_buckets(stage, chunk, sizes, megatron_limit(ranks)):
+                    part = sum(narrow[bucket.first : bucket.last + 1])
+                    buckets.append((group, replace(bucket, narrow=part)))
     return buckets
 
 

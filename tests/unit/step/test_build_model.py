@@ -218,6 +218,24 @@ class TestMemory:
         assert peak.by_category["gradients"] == 4 * parameters
         assert peak.by_category["optimizer"] == 12 * parameters // 4
 
+    def test_zero_2_holds_a_part_of_gradients_and_two_buffers(self) -> None:
+        peak = run(assembled(6, Plan(4, zero=2))).peak_memory
+        assert peak is not None
+        assert peak.by_category["weights"] == 2 * 6 * PARAMETERS
+        assert peak.by_category["gradients"] == 4 * 6 * PARAMETERS // 4
+        assert peak.by_category["buffers"] == 2 * 4 * PARAMETERS, "whole gradients of two layers"
+
+    def test_zero_2_of_two_layers_needs_no_more_than_zero_1(self) -> None:
+        held = [assembled(2, Plan(4, zero=zero)).resident.bytes.sum() for zero in (1, 2)]  # type: ignore[arg-type]
+        assert held[1] == held[0]
+
+    def test_gradients_are_copied_to_fp32_from_their_norm_to_the_end_of_the_update(self) -> None:
+        answer = run(assembled(2, Plan(4, grad_dtype="bf16")))
+        gradients = answer.memory_tracks[0].by_category()["gradients"]
+        parameters = 2 * PARAMETERS
+        assert (int(gradients.min()), int(gradients.max())) == (2 * parameters, 2 * parameters + 4 * parameters // 4)
+        assert not [note for note in answer.diagnostics if "bytes" in note.message]
+
     def test_activations_of_all_microbatches_in_flight(self) -> None:
         answer = run(assembled(8, Plan(4, pp=4, gbs=8)))
         peaks = [int(track.by_category()["activations"].max()) for track in answer.memory_tracks]
@@ -236,9 +254,9 @@ class TestMemory:
         assert int(forward.max()) == 2 * 2 * PARAMETERS, "the layer that runs and the one prefetched, in bf16"
 
     def test_gradients_without_a_buffer_appear_in_the_first_backward_and_go_with_the_update(self) -> None:
-        answer = run(assembled(4, Plan(1, gbs=3), fused_gradient_accumulation=False))
+        answer = run(assembled(4, Plan(1, gbs=3), fused_gradient_accumulation=False, master_weights=False))
         gradients = answer.memory_tracks[0].by_category()["gradients"]
-        assert (int(gradients.min()), int(gradients.max())) == (0, 4 * PARAMETERS * 4)
+        assert (int(gradients.min()), int(gradients.max())) == (0, 4 * PARAMETERS * 2), "in the parameters' dtype"
         assert not [note for note in answer.diagnostics if "bytes" in note.message]
 
     def test_activations_copied_to_the_host_come_back(self) -> None:
@@ -272,6 +290,55 @@ class TestMemory:
         program = build_step(step_spec(setting_of(6, Plan(1)), works))
         assert most_activations(simulate(timed(program), explain=False)) == (6 * 3 + 2) * SAVED // 4
         assert {int(program.templates.columns["moved_bytes"][row]) for row in copies_of(program)} == {SAVED // 4}
+
+
+class TestScatteredGradients:
+    """ZeRO-2 of software that holds whole parameters: every backward scatters its gradients."""
+
+    def test_each_layer_is_scattered_in_each_microbatch_and_gathered_once_a_step(self) -> None:
+        program = assembled(4, Plan(8, zero=2, gbs=16), ends=True)
+        names = ops_of(program)
+        assert names["reduce layer"] == 2 * 4 and names["reduce head"] == names["reduce embedding"] == 2
+        assert names["reduce gradients"] == names["gather layer"] == 0
+        assert (
+            names["gather parameters"] == ops_of(assembled(4, Plan(8, zero=1, gbs=16), ends=True))["gather parameters"]
+        )
+        assert set(bytes_of(program, "reduce layer")) == {4 * PARAMETERS}
+
+    def test_experts_are_scattered_over_their_own_group(self) -> None:
+        program = assembled(2, Plan(8, zero=2, ep=4), experts=4)
+        assert sorted(set(bytes_of(program, "reduce layer"))) == [4 * PARAMETERS, 4 * EXPERT_PARAMETERS]
+
+    def test_alone_nothing_differs(self) -> None:
+        alone = [run(assembled(2, Plan(1, zero=zero))).step_time_s for zero in (1, 2)]  # type: ignore[arg-type]
+        assert alone[0] == alone[1]
+        assert ops_of(assembled(2, Plan(1, zero=2)))["reduce layer"] == 0
+
+    def test_scatters_hide_behind_the_backward_unless_they_may_not(self) -> None:
+        hidden, waited = (run(assembled(4, Plan(8, zero=2, grad_overlap=on)), call_s=100 * NS) for on in (True, False))
+        # Of the scatters the last sticks out, then the norm's call and the gather of the first bucket.
+        assert hidden.step_time_s < waited.step_time_s
+        assert waited.step_time_s - hidden.step_time_s == pytest.approx(3 * 100 * NS, rel=1e-6)
+
+    def test_a_backward_waits_for_a_free_buffer(self) -> None:
+        slow_s = 10 * LAYER_S
+        took = run(assembled(4, Plan(8, zero=2)), call_s=slow_s).step_time_s
+        assert took >= 4 * slow_s
+
+    def test_fsdp_gathers_for_the_forward_and_keeps_until_the_backward(self) -> None:
+        plan = Plan(8, zero=2, gbs=16)
+        names = ops_of(assembled(4, plan, zero2_splits="parameters"))
+        assert names["gather layer"] == names["reduce layer"] == 2 * 4
+        kept = run(assembled(4, plan, zero2_splits="parameters")).memory_tracks[0].by_category()
+        without = run(assembled(4, Plan(8, zero=3, reshard=False, gbs=16))).memory_tracks[0].by_category()
+        assert int(kept["weights"].max()) == 2 * 4 * PARAMETERS // 8
+        assert int(kept["buffers"].max()) == int(without["buffers"].max())
+
+    def test_microbatches_on_their_way_share_what_fsdp_has_gathered(self) -> None:
+        answer = run(assembled(8, Plan(16, zero=2, pp=2, gbs=64), zero2_splits="parameters"))
+        buffers = [int(track.by_category()["buffers"].max()) for track in answer.memory_tracks]
+        # Parameters of four layers; whole gradients of one in bf16, and their copy in fp32; what stages receive.
+        assert set(buffers) == {(2 * 4 + 2 + 4) * PARAMETERS + 2 * SENT}
 
 
 class TestSharded:

@@ -17,6 +17,24 @@ from foretrace.workload.settle import settle
 ORDER = "tp-cp-ep-dp-pp"
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(8, grad_dtype="bf16"),
+        Plan(8, grad_dtype="bf16", stack="fsdp"),
+        Plan(8, zero=2, grad_dtype="bf16", stack="llm-foundry"),
+        Plan(8, master_dtype="fp32", stack="torch-eager"),
+        Plan(8, moment_dtype="fp8", master_dtype="fp16"),
+        Plan(8, moment_dtype="fp32", zero=0),
+        Plan(8, moment_dtype="fp32", stack="fsdp"),
+        Plan(8, fp8_params=True, precision="fp8_block"),
+        Plan(8, fp8_params=True, precision="fp8", zero=3, stack="megatron-core"),
+    ],
+)
+def test_dtypes_that_the_software_has_are_taken(plan: Plan) -> None:
+    settle(preset("llama3-8b"), plan)
+
+
 def changes(before: Plan, after: Plan) -> dict[str, Any]:
     return {name: getattr(after, name) for name in before.__slots__ if getattr(before, name) != getattr(after, name)}
 
@@ -43,6 +61,18 @@ def changes(before: Plan, after: Plan) -> dict[str, Any]:
         ("llama3-8b", Plan(8, documents=(4096, 4000)), "bad-plan", {"seq_len": 8096}),
         ("llama3-8b", Plan(8, zero=1, shard=4), "bad-plan", {"zero": 3}),
         ("llama3-8b", Plan(8, zero=3, shard=3), "not-divisible", {"shard": 2}),
+        ("llama3-8b", Plan(8, grad_dtype="bf16", precision="fp32"), "bad-plan", {"grad_dtype": None}),
+        ("llama3-8b", Plan(8, grad_dtype="bf16", stack="megatron-2021"), "bad-plan", {"grad_dtype": None}),
+        ("llama3-8b", Plan(8, grad_dtype="fp32", stack="torch-eager"), "bad-plan", {"grad_dtype": None}),
+        ("llama3-8b", Plan(8, master_dtype="fp16", stack="torch-eager"), "bad-plan", {"master_dtype": None}),
+        ("llama3-8b", Plan(8, moment_dtype="bf16", stack="fsdp"), "bad-plan", {"moment_dtype": None}),
+        ("llama3-8b", Plan(8, moment_dtype="bf16", stack="megatron-2021"), "bad-plan", {"moment_dtype": None}),
+        ("llama3-8b", Plan(8, zero=0, moment_dtype="bf16"), "bad-plan", {"zero": 1}),
+        ("llama3-8b", Plan(8, zero=0, fp8_params=True, precision="fp8"), "bad-plan", {"zero": 1}),
+        ("llama3-8b", Plan(8, fp8_params=True), "bad-plan", {"fp8_params": False}),
+        ("llama3-8b", Plan(8, fp8_params=True, precision="nvfp4"), "bad-plan", {"fp8_params": False}),
+        ("llama3-8b", Plan(8, zero=3, fp8_params=True, precision="fp8"), "bad-plan", {"zero": 1}),
+        ("llama3-8b", Plan(8, stack="fsdp", fp8_params=True, precision="fp8"), "bad-plan", {"fp8_params": False}),
         ("llama3-8b", Plan(8, vpp=2), "invalid-schedule", {"vpp": 1}),
         ("llama3-8b", Plan(64, pp=64), "bad-plan", {"pp": 32}),
         ("llama3-8b", Plan(64, pp=4, stage_layers=(16, 16)), "bad-plan", {"stage_layers": None}),

@@ -18,8 +18,13 @@ from foretrace.workload.step_spec import shares_embedding, tied_embedding
 def check_expressible(setting: Setting, schedule: Schedule) -> None:
     """Raises an `InputError` for a plan that the rows of an AICB file have no place for."""
     plan, moe = setting.plan, any(isinstance(layer.feed_forward, Experts) for layer in setting.model.layers)
-    if setting.zero == 3:
-        raise _cannot("zero 3: parameters gathered layer by layer", "its rows have no dp collective in the forward", 2)
+    if setting.zero >= 2:
+        what = "parameters gathered" if setting.splits_parameters else "gradients scattered"
+        raise _cannot(f"zero {setting.zero}: {what} layer by layer", "its layers have no dp collective", 1)
+    if plan.fp8_params:
+        raise _cannot(
+            "parameters gathered in 8 bits", "its rows have parameters of one size; take it without --fp8-params"
+        )
     if plan.cp > 1:
         raise _cannot(f"cp {plan.cp}", "it knows the groups tp, ep, dp and dp/ep; take cp 1")
     if moe and plan.etp != plan.tp:
@@ -130,7 +135,7 @@ def file_overlaps(setting: Setting) -> list[str]:
     plan, replicas = setting.plan, setting.dp > 1
     overlaps = {
         "grad": setting.grad_overlap and replicas,
-        "param": setting.param_overlap and setting.zero in (1, 2) and replicas,
+        "param": setting.param_overlap and setting.zero == 1 and replicas,
         "tp": plan.tp_overlap and plan.tp > 1,
         "pp": plan.pp_overlap and plan.pp > 1,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foretrace.program.columns import Collective
-from foretrace.program.kernels import Kernel
+from foretrace.program.kernels import DTYPE_BYTES, Kernel
 from foretrace.step.spec import Call, Item
 from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, gather_tp, reduce_tp, run, scatter_tp, stream
@@ -29,7 +29,8 @@ def embedding(shape: Shape) -> list[Piece]:
     # PyTorch sorts the tokens by index first: some twenty small kernels (embedding_dense_backward).
     gradient: list[Kernel] = [stream("embedding_backward", tensor, table * shape.size, launches=22)]
     if shape.stack.fused_gradient_accumulation:
-        gradient.append(stream("add", table * (shape.size + 4), table * 4))
+        summed_size = int(DTYPE_BYTES[shape.stack.gradient_dtype])
+        gradient.append(stream("add", table * (shape.size + summed_size), table * summed_size))
     backward.append(run("embedding weight gradient", WEIGHT, *gradient))
     saved = ("token numbers", shape.tokens * 8)
     pieces = [Piece("embedding", tuple(forward), tuple(backward), (saved,), parameters=table)]

@@ -228,6 +228,7 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
         saved=((source, kept),),
         output_bytes=rows * n * shape.size,
         expert_parameters=groups * (n * k + (n if moe.expert.bias else 0)),
+        narrow_parameters=groups * n * k if shape.quantized else 0,
     )
 
 

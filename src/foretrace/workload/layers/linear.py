@@ -85,6 +85,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
         product=True,
         output_bytes=(shape.rows if split == "row" else m) * n * shape.size,
         parameters=n * k + (n if layer.bias or layer.outside_bias else 0),
+        narrow_parameters=n * k if narrow else 0,
     )
 
 

@@ -38,6 +38,8 @@ class Piece:
     output_bytes: int = 0
     parameters: int = 0
     expert_parameters: int = 0
+    narrow_parameters: int = 0
+    """Those of its parameters, dense or experts', that are operands of products in 8 bits or fewer."""
 
 
 def run(name: str, phase: Phase, *kernels: Kernel, temporary_bytes: int = 0, syncs_host: bool = False) -> Compute:

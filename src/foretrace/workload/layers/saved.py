@@ -47,6 +47,8 @@ def work_of(
         offloaded_bytes=kept.offloaded_bytes,
         parameters=dense,
         expert_parameters=expert,
+        narrow_parameters=sum(piece.narrow_parameters for piece in pieces if piece.parameters),
+        narrow_expert_parameters=sum(piece.narrow_parameters for piece in pieces if piece.expert_parameters),
         output_bytes=output_bytes,
         largest_bytes=max((*_tensors(pieces).values(), *(piece.output_bytes for piece in pieces)), default=0),
     )

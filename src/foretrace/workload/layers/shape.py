@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrace.program.kernels import DTYPE_BYTES
-from foretrace.workload.plan import CpComm, Dispatcher, Precision
+from foretrace.workload.plan import NARROW_PRECISIONS, CpComm, Dispatcher, Precision
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
 
@@ -72,7 +72,7 @@ class Shape:
     @property
     def quantized(self) -> bool:
         """Whether operands of linear layers are narrower than activations."""
-        return self.precision in ("fp8", "fp8_block", "mxfp8", "nvfp4")
+        return self.precision in NARROW_PRECISIONS
 
     @property
     def operand_size(self) -> float:
