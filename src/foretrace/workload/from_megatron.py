@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
+from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.workload.constraints import check_split
 from foretrace.workload.job_file import PlanValue
 from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
-from foretrace.workload.plan import WORD_LISTS, Plan
+from foretrace.workload.plan import FULL_PRECISIONS, WORD_LISTS, GradDtype, MasterDtype, MomentDtype, Plan
 
 _POSITIONS: Final[dict[str, PositionKind]] = {
     **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
@@ -49,6 +50,14 @@ _END_STAGES: Final = {
     "last_stage_layers": "decoder-last-pipeline-num-layers",
 }
 """Fields of a plan and the options that give layers to the first and last stage."""
+_STRATEGIES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""Megatron-FSDP's sharding strategies, and the ZeRO stages that they are."""
+_STATE_DTYPES: Final = {
+    "main-grads-dtype": get_args(GradDtype),
+    "main-params-dtype": get_args(MasterDtype),
+    **dict.fromkeys(("exp-avg-dtype", "exp-avg-sq-dtype"), get_args(MomentDtype)),
+}
+"""Options of the precision-aware optimizer, and the dtypes they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,14 +382,14 @@ def _modules(reading: _Reading, field: str, used: bool, needed: str) -> tuple[st
 def _habits(reading: _Reading) -> dict[str, PlanValue]:
     """Precision, recomputation, what is split over data-parallel ranks, what overlaps."""
     plan: dict[str, PlanValue] = {"precision": _precision(reading), "stack": "megatron-core"}
-    sharded = reading.text("data-parallel-sharding-strategy", "optim_grads_params") == "optim_grads_params"
-    fsdp = reading.has("use-torch-fsdp2") or (reading.has("use-megatron-fsdp", "use-custom-fsdp") and sharded)
-    plan["zero"] = 3 if fsdp else 1 if reading.has("use-distributed-optimizer") else 0
+    plan["zero"] = _zero(reading)
+    plan |= _dtypes(reading, str(plan["precision"]))
     plan |= _recompute(reading)
     offloads = reading.has("fine-grained-activation-offloading")
     if modules := _modules(reading, "offload_modules", offloads, "--fine-grained-activation-offloading"):
         plan["offload_modules"] = modules
-    plan["grad_overlap"] = reading.has("overlap-grad-reduce")
+    # Parts of gradients can only be kept where each backward reduces them (validate_args).
+    plan["grad_overlap"] = reading.has("overlap-grad-reduce") or plan["zero"] in (2, 3)
     plan["param_overlap"] = reading.has("overlap-param-gather")
     backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
     if backend in ("deepep", "hybridep"):
@@ -399,6 +408,60 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
         if reading.has(option):
             plan[name] = True
     return plan
+
+
+def _zero(reading: _Reading) -> int:
+    """Returns what data-parallel ranks split: Megatron-FSDP's strategy, or the distributed optimizer."""
+    # Both are asked for, so that neither is listed as unused.
+    distributed, strategy = reading.has("use-distributed-optimizer"), "data-parallel-sharding-strategy"
+    if reading.has("use-torch-fsdp2"):
+        return 3
+    if not reading.has("use-megatron-fsdp", "use-custom-fsdp"):
+        return int(distributed)
+    # Without a strategy Megatron splits nothing; FSDP is then meant as it is known.
+    name = reading.text(strategy, "optim_grads_params")
+    if name not in _STRATEGIES:
+        where = reading.args.where(strategy)
+        raise InputError("unknown-name", f'--{strategy} "{name}" is not known', where=where, hint=" ".join(_STRATEGIES))
+    return _STRATEGIES[name]
+
+
+def _dtypes(reading: _Reading, precision: str) -> dict[str, PlanValue]:
+    """Returns the dtypes of gradients and of the optimizer's state, where they are not the stack's.
+
+    Gradients of bf16 parameters are in fp32 unless told otherwise (`validate_args`).
+    """
+    plan: dict[str, PlanValue] = {}
+    aware = reading.has("use-precision-aware-optimizer")
+    options = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    grads, params, first, second = (_dtype(reading, name) for name in options)
+    wide = reading.has("accumulate-allreduce-grads-in-fp32") and not reading.has(
+        "no-accumulate-allreduce-grads-in-fp32"
+    )
+    if precision == "fp16" and not wide:
+        text = "gradients are taken as fp32: without --accumulate-allreduce-grads-in-fp32 they are in fp16"
+        reading.say("replaced-option", text, "fp16")
+    narrow = reading.has("grad-reduce-in-bf16") or (aware and grads == "bf16" and not wide)
+    if narrow and precision not in (*FULL_PRECISIONS, "fp16"):
+        plan["grad_dtype"] = "bf16"
+    if aware:
+        if first != second:
+            text = f"--exp-avg-dtype {first} and --exp-avg-sq-dtype {second}: both are taken as the wider"
+            reading.say("replaced-option", text, "exp-avg-dtype")
+        plan["moment_dtype"] = max(first, second, key=DTYPE_BYTES.__getitem__)
+        plan["master_dtype"] = params
+    if reading.has("fp8-param-gather"):
+        plan["fp8_params"] = True
+    return plan
+
+
+def _dtype(reading: _Reading, name: str) -> str:
+    text = reading.text(name, "fp32")
+    known = _STATE_DTYPES[name]
+    if text not in known:
+        where = reading.args.where(name)
+        raise InputError("unknown-name", f'--{name} "{text}" is not known', where=where, hint=" ".join(known))
+    return text
 
 
 def _precision(reading: _Reading) -> str:

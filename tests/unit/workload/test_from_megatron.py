@@ -111,6 +111,15 @@ def test_a_plan(tmp_path: Path) -> None:
         ("--use-torch-fsdp2", "zero", 3),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "zero", 3),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim --use-distributed-optimizer", "zero", 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero", 2),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "grad_overlap", True),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", "zero", 0),
+        ("--bf16 --grad-reduce-in-bf16", "grad_dtype", "bf16"),
+        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", "grad_dtype", "bf16"),
+        ("--bf16 --use-precision-aware-optimizer", "moment_dtype", "fp32"),
+        ("--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", "moment_dtype", "bf16"),
+        ("--bf16 --use-precision-aware-optimizer --main-params-dtype fp16", "master_dtype", "fp16"),
+        ("--bf16 --fp8-format hybrid --fp8-param-gather", "fp8_params", True),
         ("--nproc-per-node 8 --nnodes 4", "gpus", 32),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graphs", "full"),
         ("--enable-cuda-graph", "cuda_graphs", "partial"),
@@ -124,6 +133,29 @@ def test_a_plan(tmp_path: Path) -> None:
 )
 def test_options_of_a_plan(words: str, field: str, value: object, tmp_path: Path) -> None:
     assert read(tmp_path, GPT + words).plan[field] == value
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--bf16",
+        "--bf16 --accumulate-allreduce-grads-in-fp32",
+        "--bf16 --main-grads-dtype bf16",
+        "--grad-reduce-in-bf16",
+        "--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
+    ],
+)
+def test_gradients_are_in_fp32_unless_they_are_told_otherwise(words: str, tmp_path: Path) -> None:
+    job = read(tmp_path, GPT + words)
+    assert "grad_dtype" not in job.plan
+    assert not any("dtype" in one.message for one in job.diagnostics if one.code == "unused-flags")
+
+
+@pytest.mark.parametrize("words", ["--exp-avg-dtype int4", "--use-megatron-fsdp --data-parallel-sharding-strategy all"])
+def test_dtypes_and_strategies_that_megatron_does_not_have(words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, GPT + words)
+    assert caught.value.code == "unknown-name"
 
 
 def test_what_a_plan_takes_from_elsewhere_is_marked(tmp_path: Path) -> None:
