@@ -75,7 +75,6 @@ CASES: tuple[dict[str, Any], ...] = (
     {"name": "llama-3b-12layers", **SMALL, "offload_layers": 4},
     {"name": "llama-3b-12layers", **SMALL, "offload_layers": 10},
     {"name": "llama-3b-12layers", **SMALL, "master_dtype": "fp32", "moment_dtype": "fp32"},
-    {"name": "llama-3b-12layers", **SMALL, "grad_dtype": "fp32"},
     {"name": "llama-3b-6layers", **LLAMA, "layers": 6, "seq": 2048, "mbs": 2, "param_dtype": "fp32"},
     {"name": "mla-12layers", **LATENT},
     {"name": "mla-12layers", **LATENT, "recompute_modules": ["mla_up_proj"]},
@@ -366,7 +365,7 @@ def _to_gpu(packed: Any) -> torch.Tensor:
 
 
 class Optimizer:
-    """Fused AdamW over parameters, or over fp32 copies of them; gradients as they are, or summed in fp32."""
+    """Fused AdamW over parameters, or over fp32 copies of them."""
 
     def __init__(self, model: nn.Module, case: dict[str, Any]) -> None:
         self.parameters = list(model.parameters())
@@ -374,29 +373,12 @@ class Optimizer:
         if case.get("master_dtype") == "fp32":
             self.masters = [parameter.detach().float() for parameter in self.parameters]
         self.adam = torch.optim.AdamW(self.masters or self.parameters, lr=1e-5, fused=True)
-        self.summed: dict[int, torch.Tensor] = {}
-        self.sums = case.get("grad_dtype") == "fp32"
-        if self.sums:
-            for number, parameter in enumerate(self.parameters):
-                parameter.register_post_accumulate_grad_hook(lambda p, number=number: self._sum(number, p))
-
-    def _sum(self, number: int, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
-        if number not in self.summed:
-            self.summed[number] = gradient.float()
-        else:
-            self.summed[number] += gradient
-        parameter.grad = None
 
     def step(self) -> None:
         """Updates the parameters and drops gradients."""
         if self.masters is not None:
             for master, parameter in zip(self.masters, self.parameters, strict=True):
                 master.grad, parameter.grad = parameter.grad.float(), None
-        elif self.sums:
-            # The update reads fp32 sums; a fused AdamW wants gradients of its parameters' dtype.
-            for number, parameter in enumerate(self.parameters):
-                parameter.grad = self.summed.pop(number).to(parameter.dtype)
         self.adam.step()
         if self.masters is not None:
             for master, parameter in zip(self.masters, self.parameters, strict=True):

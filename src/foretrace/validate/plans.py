@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from foretrace.basics.errors import InputError
 from foretrace.validate.training_runs import RunConfig
@@ -56,6 +56,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
     recompute, about_recompute = _recompute(config)
     stack, about_stack = _stack(config, zero)
     words = f"{config.overlap}; {config.notes}".lower()
+    dtypes, about_dtypes = _dtypes(config, precision, zero)
     offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
     layout = re.search(r"pp_layout=['\"]?([^;'\"]+)", f"{config.overlap}; {config.notes}")
     # Megatron-LM overlaps nothing of data parallelism unless told to; NVIDIA's recipes tell it.
@@ -77,19 +78,48 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         zero=zero,
         **recompute,
         precision=precision,
+        **dtypes,
         grad_overlap=False if no_overlap else None,
         param_overlap=False if no_overlap else None,
         tp_overlap=_tp_overlap(config, words),
         moe_overlap="moe_a2a_overlap=true" in words,
         cuda_graphs=_cuda_graphs(words),
-        grad_dtype=config.grad_dtype,
-        master_dtype=config.master_dtype,
-        moment_dtype=config.moment_dtype,
         offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
         dispatcher=_dispatcher(words),
     )
-    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack)
+    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack, *about_dtypes)
+
+
+def _dtypes(config: RunConfig, precision: Precision, zero: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the dtypes of gradients, moments and parameters: those of the row, or of NVIDIA's performance recipes.
+
+    NVIDIA-NeMo/Megatron-Bridge, scripts/performance: `set_*_common_configs` of Llama 3, Llama 3.1, DeepSeek-V3, Qwen3
+    and GPT-OSS reduce gradients in bf16; `set_post_overrides` makes the optimizer precision-aware in bf16 runs, and the
+    recipe of DeepSeek-V3 in all, with moments in bf16; `_set_megatron_fsdp_overrides` makes it not so under FSDP.
+    `bf16_with_mxfp8_mixed` and `bf16_with_fp8_current_scaling_mixed` gather parameters in 8 bits.
+    """
+    given = {name: getattr(config, name) for name in ("grad_dtype", "master_dtype", "moment_dtype")}
+    if any(given.values()):
+        return given, ()
+    family = config.family.lower()
+    if family == "nemo" and config.model.lower().startswith(("gpt3", "nemotron-340b")) and precision == "fp8":
+        # grad_sync_dtype of gpt3/*_fp8_performance.yaml and nemotron/nemotron_340b.yaml, NVIDIA/NeMo-Framework-Launcher
+        return {"grad_dtype": "bf16"}, ("gradients in bf16: as the launcher of NeMo sets",)
+    if family != "megatron-bridge":
+        return {}, ()
+    dtypes: dict[str, Any] = {"grad_dtype": "bf16"}
+    if zero != 3:
+        if config.model.lower().startswith("deepseek"):
+            dtypes["moment_dtype"] = "bf16"
+        elif precision == "bf16":
+            dtypes["moment_dtype"] = "fp32"
+    if precision in ("fp8", "mxfp8"):
+        dtypes["fp8_params"] = True
+    words = ["gradients in bf16"]
+    words += [f"moments of a precision-aware optimizer in {dtype}" for dtype in [dtypes.get("moment_dtype")] if dtype]
+    words += ["parameters in 8 bits"] * ("fp8_params" in dtypes)
+    return dtypes, (f"{', '.join(words)}: as the recipes of Megatron-Bridge set",)
 
 
 def _dispatcher(words: str) -> Dispatcher:

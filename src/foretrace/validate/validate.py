@@ -172,7 +172,7 @@ def _axes(setting: Setting) -> tuple[str, ...]:
     sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "ep": plan.ep}
     axes = [axis for axis, size in sizes.items() if size > 1]
     if setting.dp * plan.cp > 1:
-        axes.append("fsdp" if setting.zero == 3 else "dp")
+        axes.append("fsdp" if setting.splits_parameters else "dp")
     return tuple(axes) or ("single",)
 
 

@@ -45,7 +45,7 @@ def row(**changes: Any) -> RunConfig:
 
 class TestModel:
     def test_sizes_of_a_preset(self) -> None:
-        job = job_of(BASE)
+        job = job_of(row(family="simumax-b200"))
         assert parameters(job.model) == 8_030_261_248
         assert job.notes == ()
 
@@ -283,6 +283,21 @@ class TestPlan:
     )
     def test_stacks(self, family: str, notes: str, stack: str) -> None:
         assert job_of(row(family=family, notes=notes)).plan.stack == stack
+
+    @pytest.mark.parametrize(
+        ("facts", "dtypes"),
+        [
+            ({}, ("bf16", "fp32", False)),
+            ({"dtype": "FP8-CS"}, ("bf16", None, True)),
+            ({"gpu": "B200", "dtype": "FP8-MX"}, ("bf16", None, True)),
+            ({"sharding": "FSDP"}, ("bf16", None, False)),
+            ({"family": "nemo", "dtype": "FP8"}, (None, None, False)),
+            ({"family": "simumax-b200"}, (None, None, False)),
+        ],
+    )
+    def test_dtypes_of_recipes(self, facts: dict[str, Any], dtypes: tuple[str | None, str | None, bool]) -> None:
+        plan = job_of(row(**facts)).plan
+        assert (plan.grad_dtype, plan.moment_dtype, plan.fp8_params) == dtypes
 
 
 class TestCluster:
