@@ -239,6 +239,9 @@ class TestWhatAFileCannotSay:
         ("change", "words"),
         [
             ({"zero": 3}, "zero 3"),
+            ({"zero": 2}, "zero 2"),
+            ({"zero": 2, "stack": "fsdp"}, "zero 2"),
+            ({"fp8_params": True, "precision": "fp8"}, "8 bits"),
             ({"cp": 2}, "cp 2"),
             ({"rank_order": "tp-cp-dp-ep-pp"}, "rank_order"),
             ({"pp": 4, "schedule": "dualpipe"}, "dualpipe"),
