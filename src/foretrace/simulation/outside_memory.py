@@ -37,7 +37,7 @@ from foretrace.workload.step_spec import largest_tensors
 
 CONTEXT_BYTES: Final = 767 << 20
 """The driver's context of a training process with the kernels that it has loaded. Measured on an H200 with PyTorch
-2.11: 617 MiB after the first kernel, 767 MiB after steps of eighteen of nineteen models, at most 795 MiB
+2.11: 617 MiB after the first kernel, 767 MiB after steps of sixteen of nineteen models, at most 795 MiB
 (`benchmarks/truth/h200_memory.jsonl`). Other GPUs are taken to need as much."""
 
 NCCL_KERNELS_BYTES: Final = 170 << 20
