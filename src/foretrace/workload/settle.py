@@ -186,9 +186,10 @@ def _no_gain(setting: Setting, module: RecomputeModule) -> str:
 def _idle(setting: Setting, moe: bool) -> list[str]:
     """Returns the settings of the plan that have no effect in this job."""
     plan = setting.plan
+    fetches = setting.splits_parameters or plan.offload_layers or plan.offload_modules
     checks = [
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
-        (plan.prefetch != 1 and not setting.splits_parameters, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
+        (plan.prefetch != 1 and not fetches, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
         (plan.routing_of() > 1 and not moe, f"routing {plan.routing_of():g} (no experts)"),
         (plan.dispatcher != "alltoall" and plan.ep == 1, f"dispatcher {plan.dispatcher} (ep is 1)"),

@@ -154,6 +154,16 @@ def test_values_of_another_kind_or_size_are_refused(field: dict[str, Any]) -> No
         settle(model(8), Plan(**{"gpus": 8, **field}), STACK)
 
 
+def test_prefetch_has_an_effect_where_something_is_fetched() -> None:
+    def ignored(**facts: Any) -> bool:
+        notes = settle(model(8), Plan(8, prefetch=2, **facts), STACK).diagnostics
+        return "field-ignored" in {note.code for note in notes}
+
+    assert ignored()
+    assert not ignored(zero=3)
+    assert not ignored(offload_layers=2)
+
+
 def test_lists_are_as_good_as_tuples() -> None:
     setting = settle(model(8), Plan(8, pp=2, stage_layers=[3, 5], documents=[64, 64]), STACK)  # type: ignore[arg-type]
     assert (setting.plan.stage_layers, setting.plan.documents) == ((3, 5), (64, 64))
