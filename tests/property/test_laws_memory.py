@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from foretrace import ForetraceError, simulate
 from foretrace.program.columns import Phase
 from foretrace.program.program import Program
-from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.step import build_step
 from foretrace.step.memory import StagePeak, stage_peaks
 from foretrace.step.spec import ChunkSpec, Compute, EndItem, Item, StepSpec, Unit, Work
@@ -82,9 +81,13 @@ def with_times(program: Program, seed: int) -> Program:
 
 
 def simulated(spec: StepSpec, seed: int) -> dict[str, int]:
-    """The peak of each role in a run."""
+    """The peak of each role in a run: that of its worst class of ranks."""
     answer = simulate(with_times(build_step(spec), seed), explain=False)
-    return {stage.role: stage.peak_bytes for stage in memory_fit(answer, 0).stages}
+    graph, peaks = answer.timeline.graph, dict[str, int]()
+    for track in answer.memory_tracks:
+        role = graph.program.roles[int(graph.program.role_of[graph.classes.representative[track.rank_class]])]
+        peaks[role] = max(peaks.get(role, 0), track.peak_bytes)
+    return peaks
 
 
 def peaks_of(planned: PlannedModel, **changed: object) -> tuple[StagePeak, ...]:
