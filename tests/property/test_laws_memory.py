@@ -18,6 +18,7 @@ from foretrace.program.program import Program
 from foretrace.step import build_step
 from foretrace.step.memory import StagePeak, stage_peaks
 from foretrace.step.spec import ChunkSpec, Compute, EndItem, Item, StepSpec, Unit, Work
+from foretrace.workload.plan import WORD_LISTS
 from foretrace.workload.settle import settle
 from foretrace.workload.step_spec import step_spec
 from property.plans import PlannedModel, planned_models
@@ -57,6 +58,15 @@ def jobs(draw: st.DrawFn, zeros: Sequence[int] = (0, 1, 2)) -> PlannedModel:
             stack=plan.stack if 3 in zeros else draw(st.sampled_from(("megatron-core", "megatron-2021", "fsdp"))),
         ),
     )
+
+
+ModuleSets = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def module_sets(field: str) -> st.SearchStrategy[ModuleSets]:
+    """Draws parts of a layer, and more of them."""
+    names = st.lists(st.sampled_from(WORD_LISTS[field]), min_size=1, unique=True)
+    return names.flatmap(lambda many: st.integers(1, len(many)).map(lambda count: (tuple(many[:count]), tuple(many))))
 
 
 def spec_of(planned: PlannedModel, **changed: object) -> StepSpec:
@@ -192,6 +202,33 @@ def test_offloading_more_bytes_never_needs_more_memory(planned: PlannedModel, so
     spec = spec_of(planned, offload_layers=0)
     few, many = (stage_peaks(with_offloaded(spec, share)) for share in sorted((some, others)))
     assert never_more(many, few)
+
+
+@given(jobs(), module_sets("offload_modules"))
+@walks
+def test_offloading_more_modules_never_needs_more_memory(planned: PlannedModel, modules: ModuleSets) -> None:
+    few, many = modules
+    how = {"offload_layers": 0, "stack": "megatron-core"}
+    more = peaks_of(planned, **how, offload_modules=few)
+    assert never_more(peaks_of(planned, **how, offload_modules=many), more)
+
+
+@given(jobs(), module_sets("offload_modules"), st.integers(0, 2**32 - 1))
+@settings(runs, max_examples=100 if FUZZ else 15)
+def test_the_schedule_gives_the_peak_of_offloaded_modules(
+    planned: PlannedModel, modules: ModuleSets, seed: int
+) -> None:
+    spec = spec_of(planned, offload_layers=0, offload_modules=modules[1], stack="megatron-core")
+    assert {peak.role: peak.peak_bytes for peak in stage_peaks(spec)} == simulated(spec, seed)
+
+
+@given(jobs(), module_sets("recompute_modules"))
+@walks
+def test_recomputing_more_modules_never_needs_more_memory(planned: PlannedModel, modules: ModuleSets) -> None:
+    few, many = modules
+    how = {"recompute": "selective", "recompute_layers": None, "stack": "megatron-core"}
+    more = peaks_of(planned, **how, recompute_modules=few)
+    assert never_more(peaks_of(planned, **how, recompute_modules=many), more)
 
 
 def with_offloaded(spec: StepSpec, share: float) -> StepSpec:
