@@ -75,7 +75,7 @@ CASES: tuple[dict[str, Any], ...] = (
     {"name": "llama-3b-12layers", **SMALL, "offload_layers": 4},
     {"name": "llama-3b-12layers", **SMALL, "offload_layers": 10},
     {"name": "llama-3b-12layers", **SMALL, "master_dtype": "fp32", "moment_dtype": "fp32"},
-    {"name": "llama-3b-6layers", **LLAMA, "layers": 6, "seq": 2048, "mbs": 2, "param_dtype": "fp32"},
+    {"name": "gpt-1.3b-6layers", **GPT, "layers": 6, "seq": 2048, "mbs": 4, "param_dtype": "fp32"},
     {"name": "mla-12layers", **LATENT},
     {"name": "mla-12layers", **LATENT, "recompute_modules": ["mla_up_proj"]},
     {"name": "mla-12layers", **LATENT, "recompute_modules": ["layernorm", "mla_up_proj"]},

@@ -16,6 +16,7 @@ import pytest
 from foretrace.basics.errors import InputError
 from foretrace.inputs import memory_snapshot
 from foretrace.inputs.memory_snapshot import MemorySnapshot, read_memory_snapshot
+from shared_files import ROOT
 
 MIB = 1 << 20
 FRAMES = [{"filename": "model.py", "name": "forward", "line": 7}]
@@ -205,3 +206,10 @@ def test_the_reader_agrees_with_pythons_own(tmp_path: Path) -> None:
     for protocol in (2, 3, 4, 5):
         data = pickletools.optimize(pickle.dumps(STEP, protocol))
         assert read(tmp_path / "a", data) == read(tmp_path / "b", pickle.dumps(pickle.load(io.BytesIO(data))))
+
+
+def test_a_snapshot_of_pytorch_has_the_peaks_of_its_own_statistics() -> None:
+    """Taken on an H200; `torch.cuda.memory_stats` said the same at its end (benchmarks/truth/README.md)."""
+    snapshot = read_memory_snapshot(ROOT / "benchmarks" / "truth" / "h200_snapshot.pickle")
+    assert snapshot.allocated_bytes == 1_570_620_928
+    assert (snapshot.peak_allocated_bytes, snapshot.peak_reserved_bytes) == (2_077_901_312, 2_269_118_464)

@@ -147,4 +147,14 @@ def _gated(
     )
     if not shape.stack.separate_projections:
         backward = (*backward, stream("cat", 2 * size, 2 * size))
-    return forward, backward, ((source, 2 * size), (f"{name} gate", size))
+    kept = ((source, 2 * size), (f"{name} gate", size))
+    if not scale:
+        return forward, backward, kept
+    # The router's weights are a product of their own, whose backward needs what was weighted.
+    forward = (*forward, stream("mul_broadcast", size + scale, size))
+    weights = (
+        stream("mul", 2 * size, size),
+        stream("reduce", size, scale),
+        stream("mul_broadcast", size + scale, size),
+    )
+    return forward, (*weights, *backward), (*kept, (f"{name} unweighted", size))
