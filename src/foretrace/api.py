@@ -132,7 +132,7 @@ def simulate(
     )
 
 
-def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, Relief | None]:
+def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, tuple[Relief, ...]]:
     """Simulates a model for its memory, and looks for a plan that fits where it does not."""
     from foretrace.simulation.relief import find_relief
 
@@ -142,7 +142,7 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
         raise UsageError("nothing-to-do", problem, hint="name a model: foretrace list models")
     answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
     if answer.memory is None or answer.memory.fits:
-        return answer, None
+        return answer, ()
     with doing("looking for what would fit"):
         changed = machine if scenario is None else scenario.machine_for(job.program(), machine)
         return answer, find_relief(setting, changed)

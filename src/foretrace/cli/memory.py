@@ -63,7 +63,11 @@ def command(
     if recorded is not None and answer.memory is not None:
         measured = MeasuredMemory(str(snapshot), recorded, answer.memory)
     write_picture(plot, lambda: memory_plot(answer), "the fullest stage over the step")
-    emit(lambda: memory_json(answer, relief, measured), lambda: print_memory(answer, measured=measured), output)
+    emit(
+        lambda: memory_json(answer, relief, measured),
+        lambda: print_memory(answer, measured=measured, relief=relief),
+        output,
+    )
     if answer.memory is not None and not answer.memory.fits:
         fail_after_answer(misfit(answer, relief), output)
 

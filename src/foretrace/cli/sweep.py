@@ -155,5 +155,5 @@ def _nothing_runs(result: Sweep, question: Question, scaling: Scaling | None) ->
         texts = {name: value.text for name, value in zip(result.names, last.point, strict=True)}
         point = _at(question, scaling, texts)
         _, relief = memory(point.job, point.machine, point.scenario)
-        hint = None if relief is None else f"{relief.words} would fit at {names} {last.label}"
+        hint = f"{relief[0].options} would fit at {names} {last.label}" if relief else None
     return InfeasibleError("nothing-to-do", f"no value of {names} can be run", hint=hint)

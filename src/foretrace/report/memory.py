@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -42,10 +43,19 @@ _VERDICT_STYLES: Final = {"fits": "green", "caution": "yellow", "does not fit": 
 
 @dataclass(frozen=True, slots=True)
 class ReliefRecord:
-    """A change of the plan by which the job fits."""
+    """A change of the plan by which the job fits: its options, and what it makes of memory and step."""
 
     options: str
     peak_bytes: int
+    needed_bytes: int
+    headroom_bytes: int
+    step_time_s: float
+
+    @classmethod
+    def of(cls, relief: Relief) -> ReliefRecord:
+        """Reads a change."""
+        memory = relief.memory
+        return cls(relief.options, memory.peak_bytes, memory.needed_bytes, memory.headroom_bytes, relief.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,9 @@ def _compared(name: str, predicted: int, measured: int) -> list[str]:
     return [name, format_bytes(predicted), format_bytes(measured), sign + error]
 
 
-def memory_json(answer: Answer, relief: Relief | None = None, measured: MeasuredMemory | None = None) -> dict[str, Any]:
+def memory_json(
+    answer: Answer, relief: Sequence[Relief] = (), measured: MeasuredMemory | None = None
+) -> dict[str, Any]:
     """Returns the memory of a job, with the track of its fullest stage, and what would make it fit."""
     figures, cluster = answer.model, answer.cluster
     assert figures is not None
@@ -149,7 +161,7 @@ def memory_json(answer: Answer, relief: Relief | None = None, measured: Measured
         {"model": figures.name, "plan": figures.plan, "cluster": None if cluster is None else cluster.name},
         MemoryRecord.of(figures.memory),
         {
-            "would_fit": None if relief is None else ReliefRecord(relief.words, relief.peak_bytes),
+            "would_fit": [ReliefRecord.of(each) for each in relief],
             "worst": track,
             "snapshot": None if measured is None else _snapshot_json(measured),
             "diagnostics": _about_memory(answer, measured),
@@ -170,7 +182,12 @@ def _about_memory(answer: Answer, measured: MeasuredMemory | None) -> tuple[Diag
     return kept if measured is None else (*kept, *measured.diagnostics)
 
 
-def print_memory(answer: Answer, stream: TextIO | None = None, measured: MeasuredMemory | None = None) -> None:
+def print_memory(
+    answer: Answer,
+    stream: TextIO | None = None,
+    measured: MeasuredMemory | None = None,
+    relief: Sequence[Relief] = (),
+) -> None:
     """Prints the screen of a job's memory."""
     screen, memory = Screen.of(stream or sys.stdout), answer.memory
     worst = None if memory is None else memory.worst
@@ -181,6 +198,7 @@ def print_memory(answer: Answer, stream: TextIO | None = None, measured: Measure
     if measured is not None:
         lines += [[], *measured.lines()]
     lines += _over_time(worst, answer.step_time_s, screen)
+    lines += _would_fit(relief)
     lines += [[], *diagnostic_lines(_about_memory(answer, measured), MAX_DIAGNOSTICS)]
     show(screen, lines)
 
@@ -264,6 +282,17 @@ def _outside(memory: MemoryFit) -> list[list[Span]]:
     parts = sorted(memory.outside, key=lambda part: -part.bytes)
     rows = [[part.name, format_bytes(part.bytes), part.source] for part in parts]
     return [[], *table(["outside the allocator", "size", "from"], rows, text_columns=3)]
+
+
+def _would_fit(relief: Sequence[Relief]) -> list[list[Span]]:
+    """Returns the changes by which a job fits, the shortest step first."""
+    if not relief:
+        return []
+    rows = [
+        [each.options, format_time(each.step_time_s), _gib(each.memory.needed_bytes), _gib(each.memory.headroom_bytes)]
+        for each in relief
+    ]
+    return [[], *table(["would fit, each one simulated", "step", "needs, GiB", "to spare"], rows)]
 
 
 def _gib(size: int) -> str:

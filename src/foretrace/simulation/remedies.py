@@ -21,7 +21,7 @@ from foretrace.readings.answer.memory_fit import memory_fit
 from foretrace.readings.breakdown import EXPOSED
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.balance import balance_stages
-from foretrace.simulation.outside_memory import process_memory
+from foretrace.simulation.job_memory import process_memory
 from foretrace.simulation.simulate import simulate_program
 
 if TYPE_CHECKING:

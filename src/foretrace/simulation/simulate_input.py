@@ -149,7 +149,7 @@ class _Question:
             return answer
         from foretrace.readings.answer.memory_fit import memory_fit  # most jobs are not models, and start faster
         from foretrace.readings.answer.model_figures import model_figures
-        from foretrace.simulation.outside_memory import process_memory
+        from foretrace.simulation.job_memory import process_memory
 
         cluster = self._changed.needed_cluster()
         memory = memory_fit(answer, process_memory(setting, self._changed))

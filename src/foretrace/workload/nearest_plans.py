@@ -47,7 +47,7 @@ def check_constraints(sizes: PlanSizes) -> None:
         return
     problem = constraint.problem(sizes)
     assert problem is not None
-    words = [_words(sizes.plan, plan) for plan in islice(nearest_plans(sizes), 2)]
+    words = [option_words(sizes.plan, plan) for plan in islice(nearest_plans(sizes), 2)]
     if words and words[0].count("--") > MAX_OPTIONS:
         words = words[:1]
     runs = f"{' or '.join(words)} runs" if words else "no plan near it runs"
@@ -118,11 +118,11 @@ def _changed(sizes: PlanSizes, changes: Changes) -> PlanSizes:
     return sizes.with_plan(replace(sizes.plan, **{field: value for field, (value, _) in changes.items()}))
 
 
-def _words(before: Plan, after: Plan) -> str:
+def option_words(before: Plan, after: Plan) -> str:
     """Returns the options that make one plan of another."""
     values = {name: getattr(after, name) for name in before.__slots__ if getattr(before, name) != getattr(after, name)}
     absent = {name for name, value in values.items() if value is None or value is False or value == ()}
-    words = [f"{_option(name)} {_text(value)}" for name, value in values.items() if name not in absent]
+    words = [f"{_option(name)} {_text(value)}".strip() for name, value in values.items() if name not in absent]
     dropped = [_option(name) for name in values if name in absent]
     return " ".join([*words, *([f"without {' and '.join(dropped)}"] if dropped else [])])
 
@@ -132,6 +132,8 @@ def _option(field: str) -> str:
 
 
 def _text(value: object) -> str:
+    if value is True:
+        return ""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -9,7 +9,7 @@ import pytest
 from foretrace.cost.machine import Machine
 from foretrace.hardware.presets import names
 from foretrace.models.presets import model
-from foretrace.simulation.outside_memory import CONTEXT_BYTES, NCCL_KERNELS_BYTES, outside_memory
+from foretrace.simulation.job_memory import CONTEXT_BYTES, NCCL_KERNELS_BYTES, outside_memory
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle

@@ -1,8 +1,8 @@
-"""Counts the memory that a training process holds outside the framework's allocator, from the plan and the machine.
+"""Says what a plan needs of a GPU's memory without running it: its peak, and what a process holds besides.
 
-The parts are the GPU's context, the buffers of every communicator that the stack's calls use on a rank, and those of
-dispatchers and user buffers (`dispatch_memory`). A communicator exists from its first call on; groups of one rank make
-none. Where ranks differ, the busiest counts, and a job's sum takes the busiest of each part.
+Outside the framework's allocator are the GPU's context, the buffers of every communicator that the stack's calls use on
+a rank, and those of dispatchers and user buffers (`dispatch_memory`). A communicator exists from its first call on;
+groups of one rank make none. Where ranks differ, the busiest counts, and a job's sum takes the busiest of each part.
 
 Which communicators there are: Megatron-core 0.16 (`parallel_state.py`, `p2p_communication.py`, `token_dispatcher.py`,
 `optimizer/`), torchtitan (`distributed/parallel_dims.py`) and PyTorch (`ProcessGroupNCCL.cpp`: a send or receive that
@@ -29,11 +29,12 @@ from foretrace.cost.network.peers import Places
 from foretrace.models.model import Experts
 from foretrace.models.parameters import parameters
 from foretrace.program.columns import Collective
-from foretrace.readings.answer.memory_fit import MemoryPart, ProcessMemory
+from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, ProcessMemory, StageMemory
 from foretrace.simulation.dispatch_memory import dispatcher_parts, rank_tokens, user_buffer_parts
 from foretrace.step.buckets import megatron_limit
+from foretrace.step.memory import stage_peaks
 from foretrace.workload.setting import Setting
-from foretrace.workload.step_spec import largest_tensors
+from foretrace.workload.step_spec import largest_tensors, step_spec
 
 CONTEXT_BYTES: Final = 767 << 20
 """The driver's context of a training process with the kernels that it has loaded. Measured on an H200 with PyTorch
@@ -73,6 +74,20 @@ def process_memory(setting: Setting, machine: Machine) -> ProcessMemory:
     """Returns what a process of a job holds apart from the tensors of a step, and the memory of a GPU."""
     capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
     return ProcessMemory(capacity_bytes, outside_memory(setting, machine), largest_tensors(setting))
+
+
+def static_memory(setting: Setting, machine: Machine) -> MemoryFit:
+    """Returns the memory of a job by its schedule alone.
+
+    Peaks equal those of a run, but for split parameters (ZeRO-3), where they are upper bounds.
+    """
+    process = process_memory(setting, machine)
+    ranks = setting.mesh.world // setting.plan.pp
+    stages = tuple(
+        StageMemory(peak.role, ranks, peak.peak_bytes, peak.by_category, process.largest_bytes[peak.role])
+        for peak in stage_peaks(step_spec(setting))
+    )
+    return MemoryFit(stages, process)
 
 
 def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]:
