@@ -66,11 +66,11 @@ class Relief:
 
 
 def find_relief(setting: Setting, machine: Machine) -> tuple[Relief, ...]:
-    """Returns changes that make a job fit, those with fewest GPUs first, then the shortest step; none where none does."""
+    """Returns changes that make a job fit, those with the fewest GPUs first, then the shortest step."""
     search = _Search(setting, machine)
-    found = search.fitting()
+    plans = search.fitting()
     with doing("simulating what would fit"):
-        tried = [relief for plan in found[:MAX_SIMULATED] if (relief := search.simulated(plan)) is not None]
+        tried = [relief for plan in plans[:MAX_SIMULATED] if (relief := search.simulated(plan)) is not None]
     return tuple(sorted(tried, key=lambda relief: (relief.plan.gpus, relief.step_time_s)))
 
 
@@ -125,8 +125,8 @@ class _Search:
 
     def _of_families(self, base: Changes) -> list[Plan]:
         families = [*self._modules(base), *self._listed(), *self._counted(base), *self._larger()]
-        found = [self._mildest([{**base, **changes} for changes in family]) for family in families]
-        return list(dict.fromkeys(plan for plan in found if plan is not None and plan != self._plan))
+        plans = (self._mildest([{**base, **changes} for changes in family]) for family in families)
+        return list(dict.fromkeys(plan for plan in plans if plan is not None and plan != self._plan))
 
     def _mildest(self, changes: Sequence[Changes]) -> Plan | None:
         return next((plan for each in changes if self._fits(plan := replace(self._plan, **each))), None)
@@ -191,8 +191,8 @@ class _Search:
             module for module in stack.recompute_modules if dropped_share(self._with(module), module) > MIN_DROPPED
         ]
         sets = (tuple(module for module in each if module in useful) for each in MODULE_SETS)
-        wanted = dict.fromkeys(tuple(dict.fromkeys((*own, *each))) for each in sets)
-        yield [{**base, "recompute_modules": modules} for modules in wanted if set(modules) > set(own)]
+        larger = dict.fromkeys(tuple(dict.fromkeys((*own, *each))) for each in sets)
+        yield [{**base, "recompute_modules": modules} for modules in larger if set(modules) > set(own)]
 
     def _with(self, module: RecomputeModule) -> Setting:
         """Returns the setting with one part of a layer recomputed."""

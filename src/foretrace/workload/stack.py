@@ -97,6 +97,9 @@ class Stack:
     zero2_splits: Literal["gradients", "parameters"] = "gradients"
     """Under ZeRO-2 ranks hold whole parameters and their part of gradients (Megatron-FSDP's `optim_grads`); or they
     hold a part of parameters too, and whole ones from a unit's forward to its backward (FSDP's SHARD_GRAD_OP)."""
+    keeps_shared_inputs: bool = False
+    """8-bit recipes: whether a product keeps an input in 16 bits that another module keeps anyway, and quantizes it
+    again, instead of keeping a quantized copy (Megatron-core's `set_save_original_input`)."""
     keeps_quantized_weights: bool = False
     """Whether quantized weights are kept over the microbatches of a step, in both directions of products."""
     launch_source: str = ""

@@ -104,6 +104,7 @@ MEGATRON_CORE: Final = Stack(
     separate_experts=True,
     precision_aware_optimizer=True,
     keeps_quantized_weights=True,
+    keeps_shared_inputs=True,
     sources=(
         "linear layers: megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication",
         "norm with linear: transformer_engine/pytorch/module/layernorm_linear.py",
@@ -115,6 +116,7 @@ MEGATRON_CORE: Final = Stack(
         "SwiGLU's input in 8 bits: megatron/core/fusions/fused_bias_swiglu.py, fp8_input_store",
         "optimizer: megatron/core/optimizer/distrib_optimizer.py and optimizer_config.py (precision-aware)",
         "ZeRO-2: megatron/core/distributed/fsdp, data_parallel_sharding_strategy optim_grads",
+        "inputs in 16 bits: megatron/core/transformer/multi_latent_attention.py and moe/shared_experts.py",
         "8-bit weights: transformer_engine/pytorch/module/base.py, get_weight_workspace (is_first_microbatch)",
         "launch: as torch-eager, whose modules and autograd it runs on; launches of the router: guessed",
     ),
@@ -141,6 +143,7 @@ MEGATRON_2021: Final = replace(
     narrows_activation_input=False,
     precision_aware_optimizer=False,
     keeps_quantized_weights=False,
+    keeps_shared_inputs=False,
     loss_scaling=True,
     sources=(
         "activations and collectives: Korthikanti et al., arXiv:2205.05198, section 4",

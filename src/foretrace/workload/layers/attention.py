@@ -48,6 +48,7 @@ def attention(shape: Shape, layer: SelfAttention) -> list[Piece]:
                 k=width,
                 source="gated o" if layer.output_gate else "o",
                 split="row",
+                shares_input=not layer.output_gate,
                 bias=layer.out_bias and not outside,
                 outside_bias=outside,
             ),

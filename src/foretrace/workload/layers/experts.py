@@ -58,7 +58,7 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
     there = routed(shape, moe)
     pieces = [joined_gradients(shape, "mlp branch"), norm(shape, "mlp norm", "x after attention")]
     if moe.shared is not None:
-        pieces += products(shape, moe.shared, "shared experts", "mlp in")
+        pieces += products(shape, moe.shared, "shared experts", "mlp in", shares_input=True)
         pieces += _shared_sum(shape, moe)
     pieces += [_router(shape, moe), _dispatch(shape, moe, there), _product(shape, moe, there, up=True)]
     act = activation(

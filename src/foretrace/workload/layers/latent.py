@@ -30,7 +30,10 @@ def latent_attention(shape: Shape, layer: LatentAttention) -> list[Piece]:
     )
     pieces.append(core(shape, local, inputs))
     pieces.append(
-        linear(shape, Linear("attention out", n=shape.hidden, k=heads * layer.v_dim, source="o", split="row"))
+        linear(
+            shape,
+            Linear("attention out", n=shape.hidden, k=heads * layer.v_dim, source="o", split="row", shares_input=True),
+        )
     )
     pieces.append(residual(shape, "attention residual"))
     return pieces

@@ -51,6 +51,8 @@ class Linear:
     quantized: bool = True
     gathers: bool = True
     quantizes: bool = True
+    shares_input: bool = False
+    """Whether another module keeps the input in 16 bits anyway."""
 
 
 def linear(shape: Shape, layer: Linear) -> Piece:
@@ -74,12 +76,15 @@ def linear(shape: Shape, layer: Linear) -> Piece:
         summed = scatter_tp if shape.sequence_parallel else reduce_tp
         forward.append(summed(f"{name} reduce", FORWARD, m * n * shape.size))
     kept = (layer.source, local * k * shape.size)
-    if narrow:
+    backward = _backward(shape, name, m, n, k, collective, bias=layer.bias, narrow=narrow, gathers=layer.gathers)
+    if narrow and layer.shares_input and shape.stack.keeps_shared_inputs:
+        backward = (run(f"{name} quantize again", INPUT, *quantize(shape, local * k)), *backward)
+    elif narrow:
         kept = (f"{layer.source}.narrow", round(local * k * shape.operand_size))
     return Piece(
         name,
         tuple(forward),
-        _backward(shape, name, m, n, k, collective, bias=layer.bias, narrow=narrow, gathers=layer.gathers),
+        backward,
         saved=(kept,),
         wide=((layer.source, local * k * shape.size),) if narrow else (),
         product=True,

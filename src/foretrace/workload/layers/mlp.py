@@ -19,8 +19,8 @@ def feed_forward(shape: Shape, mlp: Mlp) -> list[Piece]:
     ]
 
 
-def products(shape: Shape, mlp: Mlp, name: str, source: str) -> list[Piece]:
-    """Up, activation and down, split over tp."""
+def products(shape: Shape, mlp: Mlp, name: str, source: str, *, shares_input: bool = False) -> list[Piece]:
+    """Up, activation and down, split over tp; `shares_input` means that another module keeps the input too."""
     width = -(-mlp.ffn // shape.tp)
     fused = shape.stack.pointwise == "fused"
     outside_up = mlp.bias and fused and mlp.activation == "gelu" and not mlp.gated
@@ -51,6 +51,7 @@ def products(shape: Shape, mlp: Mlp, name: str, source: str) -> list[Piece]:
                     bias=mlp.bias,
                     gathers=word == "gate",
                     quantizes=word == "gate",
+                    shares_input=shares_input,
                 ),
             )
             for word in ("gate", "up")
@@ -66,6 +67,7 @@ def products(shape: Shape, mlp: Mlp, name: str, source: str) -> list[Piece]:
             split="column",
             bias=mlp.bias and not outside_up,
             outside_bias=outside_up,
+            shares_input=shares_input,
         ),
     )
     return [first, act, down]
