@@ -20,7 +20,7 @@ from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.stack import Stack
-from foretrace.workload.step_spec import ModelWorks, step_spec
+from foretrace.workload.step_spec import WORKSPACE_BYTES, ModelWorks, step_spec
 
 STACK = Stack(
     name="by hand",
@@ -45,6 +45,8 @@ STACK = Stack(
 )
 PARAMETERS, EXPERT_PARAMETERS = 50_000_000, 80_000_000
 SAVED, RECOMPUTED, SENT = 1000, 300, 64
+WORKSPACES = 3 * WORKSPACE_BYTES
+"""Two of cuBLAS, one of Transformer Engine."""
 FORWARD, INPUT, WEIGHT = 1000, 700, 400
 """Nanoseconds of a layer's computation by phase, where no experts are."""
 

@@ -108,6 +108,7 @@ def peaks_of(planned: PlannedModel, **changed: object) -> tuple[StagePeak, ...]:
 @runs
 def test_the_schedule_gives_the_simulated_peak(planned: PlannedModel, seed: int) -> None:
     spec = spec_of(planned)
+    assume(spec.sharding is None or not spec.sharding.gathers)  # FSDP's ZeRO-2 has a law of its own
     peaks = stage_peaks(spec)
     assert {peak.role: peak.peak_bytes for peak in peaks} == simulated(spec, seed)
     assert all(peak.exact and sum(peak.by_category.values()) == peak.peak_bytes for peak in peaks)

@@ -9,7 +9,7 @@ from foretrace.step.memory import SchedulePlace, stage_peaks
 from foretrace.step.spec import StepSpec
 from foretrace.workload.plan import Plan
 from foretrace.workload.step_spec import step_spec
-from hand_written_work import PARAMETERS, RECOMPUTED, SAVED, SENT, setting_of, works
+from hand_written_work import PARAMETERS, RECOMPUTED, SAVED, SENT, WORKSPACES, setting_of, works
 
 TEMPORARY = 77
 """What the last computation of a layer's forward needs while it runs."""
@@ -25,7 +25,7 @@ def spec_of(layers: int, plan: Plan, **facts: object) -> StepSpec:
 def test_1f1b_holds_a_microbatch_less_on_each_stage() -> None:
     peaks = stage_peaks(spec_of(8, Plan(4, pp=4, gbs=8)))
     # The last layer of the last forward before the first backward.
-    expected = [2 * HELD + 2 * SENT + 2 * SAVED * (4 - stage) + TEMPORARY for stage in range(4)]
+    expected = [2 * HELD + WORKSPACES + 2 * SENT + 2 * SAVED * (4 - stage) + TEMPORARY for stage in range(4)]
     assert [peak.peak_bytes for peak in peaks] == expected
     assert [peak.place for peak in peaks] == [
         SchedulePlace(ActionKind.FORWARD, 3 - stage, 0, 1, 1) for stage in range(4)
@@ -37,7 +37,7 @@ def test_1f1b_holds_a_microbatch_less_on_each_stage() -> None:
         "optimizer": 2 * 12 * PARAMETERS,
         "activations": 8 * SAVED,
         "temporaries": TEMPORARY,
-        "buffers": 2 * SENT,
+        "buffers": 2 * SENT + WORKSPACES,
     }
 
 
@@ -48,8 +48,9 @@ def test_recomputed_activations_are_at_the_peak_of_the_first_backward() -> None:
 
 
 def test_gradients_without_a_buffer_add_up_in_the_first_backward() -> None:
-    (peak,) = stage_peaks(spec_of(4, Plan(1, gbs=3), fused_gradient_accumulation=False))
-    assert peak.by_category["gradients"] == 4 * 4 * PARAMETERS
+    facts = {"fused_gradient_accumulation": False, "master_weights": False}
+    (peak,) = stage_peaks(spec_of(4, Plan(1, gbs=3), **facts))
+    assert peak.by_category["gradients"] == 4 * 2 * PARAMETERS
     # All gradients are there when the first microbatch is done, so that the second one is the first at the peak.
     assert peak.place == SchedulePlace(ActionKind.FORWARD, 1, 0, 3, 3)
 
@@ -64,7 +65,7 @@ def test_parameters_that_ranks_split_give_a_bound() -> None:
     (peak,) = stage_peaks(spec_of(6, Plan(8, zero=3)))
     assert not peak.exact
     # The layer that runs and its gradients in bf16, those of the one before it, and their copy in fp32 for the scatter.
-    assert peak.by_category["buffers"] == (3 * 2 + 4) * PARAMETERS
+    assert peak.by_category["buffers"] == (3 * 2 + 4) * PARAMETERS + WORKSPACES
 
 
 def test_roles_that_do_the_same_have_the_same_peak() -> None:

@@ -31,6 +31,10 @@ SCATTER_PARTS: Final = 4
 """`num_splits` of Transformer Engine's pipelined overlap."""
 
 
+_AGAIN: Final = " quantize again"
+"""Ends the name of the kernels that quantize an input for the weight gradient."""
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """A linear layer of this rank's [k, n], whose input is the kept tensor `source`.
@@ -78,7 +82,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
     kept = (layer.source, local * k * shape.size)
     backward = _backward(shape, name, m, n, k, collective, bias=layer.bias, narrow=narrow, gathers=layer.gathers)
     if narrow and layer.shares_input and shape.stack.keeps_shared_inputs:
-        backward = (run(f"{name} quantize again", INPUT, *quantize(shape, local * k)), *backward)
+        backward = (run(f"{name}{_AGAIN}", INPUT, *quantize(shape, local * k)), *backward)
     elif narrow:
         kept = (f"{layer.source}.narrow", round(local * k * shape.operand_size))
     return Piece(
@@ -92,6 +96,11 @@ def linear(shape: Shape, layer: Linear) -> Piece:
         parameters=n * k + (n if layer.bias or layer.outside_bias else 0),
         narrow_parameters=n * k if narrow else 0,
     )
+
+
+def quantizes_again(piece: Piece) -> bool:
+    """Returns whether a linear layer quantizes its input again in the backward."""
+    return any(item.name.endswith(_AGAIN) for item in piece.backward)
 
 
 def _backward(

@@ -8,6 +8,7 @@ from typing import Final
 
 from foretrace.program.columns import Phase
 from foretrace.step.spec import Item, Work
+from foretrace.workload.layers.linear import quantizes_again
 from foretrace.workload.layers.modules import Recomputed, offloaded_bytes, recomputed_parts
 from foretrace.workload.layers.piece import Piece, weights
 from foretrace.workload.plan import OffloadModule, Recompute, RecomputeModule
@@ -105,7 +106,7 @@ def _runs_again(pieces: Sequence[Piece], stack: Stack, parts: Sequence[Recompute
         seen.update(part.pieces)
         # With Transformer Engine's `save_original_input`, the operand is quantised again for the weight gradient.
         for number in part.quantized:
-            if number not in covered:
+            if number not in covered and not quantizes_again(pieces[number]):
                 again += [item for item in pieces[number].forward if item.name == f"{pieces[number].name} quantize"]
     return again
 

@@ -82,7 +82,8 @@ def test_it_opens_again_as_it_was_saved(case: tuple[str, Answer], tmp_path: Path
 def test_a_saved_prediction_keeps_the_parts_outside_the_allocator(prediction: Answer, tmp_path: Path) -> None:
     assert prediction.model is not None
     parts = (MemoryPart("CUDA context", 500, "measured"), MemoryPart("NCCL", 77, "its source"))
-    memory = replace(prediction.model.memory, outside=parts)
+    process = replace(prediction.model.memory.process, outside=parts)
+    memory = replace(prediction.model.memory, process=process)
     replace(prediction, model=replace(prediction.model, memory=memory)).save(tmp_path / "x.answer")
     opened = foretrace.open(tmp_path / "x.answer")
     assert isinstance(opened, Answer) and opened.memory is not None

@@ -163,7 +163,9 @@ def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -
     of = setting(LLAMA, precision="fp8")
     work = _work(of)
     # For each of four linear layers a pass finds the scale, another applies it.
-    assert streams(work.forward)["quantize_fused"] == streams(work.backward)["quantize_fused"] == 2 * 4
+    assert streams(work.forward)["quantize_fused"] == 2 * 4
+    # Backward, gradients, and attention's output again, which is kept in 16 bits.
+    assert streams(work.backward)["quantize_fused"] == 2 * 5
     products = [one for _, one in kernels((*work.forward, *work.backward)) if isinstance(one, Gemm)]
     assert {(one.dtype, one.layout) for one in products} == {("fp8", "tn"), ("fp8", "nn"), ("fp8", "nt")}
     assert {one.dtype for _, one in kernels(head_work(of).forward) if isinstance(one, Gemm)} == {"bf16"}

@@ -1,0 +1,65 @@
+"""Changes that make a job fit, each tried on the real models of memory and time."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from foretrace import Machine, simulate
+from foretrace import model as model_input
+from foretrace.models.presets import model
+from foretrace.simulation.job_memory import static_memory
+from foretrace.simulation.relief import MAX_SIMULATED, Relief, find_relief
+from foretrace.workload.plan import Plan
+from foretrace.workload.settle import settle
+
+DGX = Machine("h100-dgx")
+TOO_LARGE = Plan(gpus=16, tp=2, mbs=4, gbs=64, seq_len=8192)
+
+
+@pytest.fixture(scope="module")
+def relief() -> tuple[Relief, ...]:
+    setting = settle(model("llama3-8b"), TOO_LARGE)
+    assert not static_memory(setting, DGX).fits
+    return find_relief(setting, DGX)
+
+
+def test_every_change_fits_and_takes_the_time_that_is_named(relief: tuple[Relief, ...]) -> None:
+    for change in (relief[0], relief[-1]):
+        answer = simulate(model_input("llama3-8b", change.plan), DGX, explain=False)
+        assert answer.memory is not None
+        assert answer.memory.fits
+        assert answer.memory.needed_bytes == change.memory.needed_bytes
+        assert answer.step_time_s == pytest.approx(change.step_time_s, rel=1e-12)
+
+
+def test_changes_come_with_the_fewest_gpus_and_the_shortest_step_first(relief: tuple[Relief, ...]) -> None:
+    order = [(change.plan.gpus, change.step_time_s) for change in relief]
+    assert order == sorted(order)
+    assert 1 < len(relief) <= MAX_SIMULATED
+
+
+def test_each_family_is_tried(relief: tuple[Relief, ...]) -> None:
+    changed = {
+        field.name
+        for change in relief
+        for field in fields(Plan)
+        if getattr(change.plan, field.name) != getattr(TOO_LARGE, field.name)
+    }
+    assert {"recompute_modules", "recompute_layers", "mbs", "tp", "cp", "pp", "offload_layers", "gpus"} <= changed
+
+
+def test_no_fewer_offloaded_layers_would_do(relief: tuple[Relief, ...]) -> None:
+    (offload,) = [change.plan for change in relief if change.plan.offload_layers]
+    fewer = settle(model("llama3-8b"), Plan(**{**_values(offload), "offload_layers": offload.offload_layers - 1}))
+    assert not static_memory(fewer, DGX).fits
+
+
+def test_nothing_is_named_where_nothing_helps() -> None:
+    """One GPU cannot hold a model of 405 billion parameters, however it is run."""
+    assert find_relief(settle(model("llama3.1-405b"), Plan(gpus=1, gbs=1)), DGX) == ()
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    return {field.name: getattr(plan, field.name) for field in fields(Plan)}
