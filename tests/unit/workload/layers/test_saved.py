@@ -71,8 +71,6 @@ def test_8_bit_layers_keep_narrower_inputs() -> None:
     wide, narrow = (_work(setting(LLAMA, precision=one)).saved_bytes for one in ("bf16", "mxfp8"))
     # Two norm outputs and the product lose a byte an element; attention's output is kept once, in 16 bits.
     assert wide - narrow == S * (2 * H + 2816)
-    eager = (_work(setting(LLAMA, precision=one, stack="torch-compile")).saved_bytes for one in ("bf16", "fp8"))
-    assert next(eager) - next(eager) == S * (2 * H + 2816 - H), "kept narrow too, next to its own copy"
 
 
 def _measured_model(row: dict[str, object]) -> Model:
