@@ -29,7 +29,7 @@ from foretrace.cost.network.peers import Places
 from foretrace.models.model import Experts
 from foretrace.models.parameters import parameters
 from foretrace.program.columns import Collective
-from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, ProcessMemory, StageMemory
+from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, ProcessMemory
 from foretrace.simulation.dispatch_memory import dispatcher_parts, rank_tokens, user_buffer_parts
 from foretrace.step.buckets import megatron_limit
 from foretrace.step.memory import stage_peaks
@@ -73,7 +73,8 @@ class CommUse:
 def process_memory(setting: Setting, machine: Machine) -> ProcessMemory:
     """Returns what a process of a job holds apart from the tensors of a step, and the memory of a GPU."""
     capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
-    return ProcessMemory(capacity_bytes, outside_memory(setting, machine), largest_tensors(setting))
+    outside, expandable = outside_memory(setting, machine), setting.stack.expandable_segments
+    return ProcessMemory(capacity_bytes, outside, largest_tensors(setting), expandable)
 
 
 def static_memory(setting: Setting, machine: Machine) -> MemoryFit:
@@ -84,8 +85,7 @@ def static_memory(setting: Setting, machine: Machine) -> MemoryFit:
     process = process_memory(setting, machine)
     ranks = setting.mesh.world // setting.plan.pp
     stages = tuple(
-        StageMemory(peak.role, ranks, peak.peak_bytes, peak.by_category, process.largest_bytes[peak.role])
-        for peak in stage_peaks(step_spec(setting))
+        process.stage(peak.role, ranks, peak.peak_bytes, peak.by_category) for peak in stage_peaks(step_spec(setting))
     )
     return MemoryFit(stages, process)
 

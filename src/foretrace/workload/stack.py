@@ -102,6 +102,8 @@ class Stack:
     again, instead of keeping a quantized copy (Megatron-core's `set_save_original_input`)."""
     keeps_quantized_weights: bool = False
     """Whether quantized weights are kept over the microbatches of a step, in both directions of products."""
+    expandable_segments: bool = False
+    """Whether its launcher lets the segments of PyTorch's allocator grow."""
     launch_source: str = ""
     """Whose the time of a launch is; "": this stack's."""
     sources: tuple[str, ...] = ()

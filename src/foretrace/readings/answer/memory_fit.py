@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from foretrace.basics.errors import Diagnostic
@@ -18,8 +18,12 @@ RESERVED_TENSORS: Final[tuple[float, float, float]] = (0.0, 1.17, 1.9)
 
 A free block is of use only for tensors that fit into it, so large tensors leave the largest gaps. Nineteen steps on an
 H200 reserved 0.51 to 1.87 times their largest tensor, the fp32 logits, beyond their peak, 1.17 in the median
-(`benchmarks/truth/h200_memory.jsonl`); six of them with expandable segments 0.55 to 0.91. Before PyTorch gives up, it
-returns free blocks to the driver, so that a job may also run with hardly any: the lowest is none."""
+(`benchmarks/truth/h200_memory.jsonl`). Before PyTorch gives up, it returns free blocks to the driver, so that a job may
+also run with hardly any: the lowest is none."""
+
+EXPANDABLE_TENSORS: Final[tuple[float, float, float]] = (0.0, 0.69, 0.95)
+"""The same with PyTorch's expandable segments: six of these steps reserved 0.55 to 0.91, 0.69 in the median
+(`benchmarks/truth/h200_process_memory.json`)."""
 
 Verdict = Literal["fits", "caution", "does not fit"]
 """`fits` where the highest estimate does, `does not fit` where not even the lowest does, `caution` in between."""
@@ -42,31 +46,40 @@ class ProcessMemory:
         capacity_bytes: The memory that the driver gives to processes.
         outside: Parts that the allocator does not manage.
         largest_bytes: The largest tensor of each role.
+        expandable_segments: Whether the software lets the allocator's segments grow.
     """
 
     capacity_bytes: int
     outside: tuple[MemoryPart, ...] = ()
     largest_bytes: Mapping[str, int] = field(default_factory=dict)
+    expandable_segments: bool = False
+
+    def stage(self, role: str, ranks: int, peak_bytes: int, by_category: dict[str, int]) -> StageMemory:
+        """Returns the memory of a role whose peak is known."""
+        tensors = EXPANDABLE_TENSORS if self.expandable_segments else RESERVED_TENSORS
+        gaps = tuple(round(share * self.largest_bytes.get(role, 0)) for share in tensors)
+        return StageMemory(role, ranks, peak_bytes, by_category, (gaps[0], gaps[1], gaps[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
     """The memory that ranks of one role hold: most at any moment, and of what kind at that moment, in bytes.
 
-    `track` follows it over the step; it is empty where the peak was found without running the step.
+    `gap_bytes` is what the allocator reserves beyond that: lowest, usual and highest. `track` follows the memory over
+    the step; it is empty where the peak was found without running the step.
     """
 
     role: str
     ranks: int
     peak_bytes: int
     by_category: dict[str, int]
-    largest_bytes: int = 0
+    gap_bytes: tuple[int, int, int] = (0, 0, 0)
     track: MemoryTrack = EMPTY_TRACK
 
     @property
     def reserved_band_bytes(self) -> tuple[int, int, int]:
         """The memory that the allocator reserves at the peak: lowest, usual and highest."""
-        low, middle, high = (self.peak_bytes + round(share * self.largest_bytes) for share in RESERVED_TENSORS)
+        low, middle, high = (self.peak_bytes + gap for gap in self.gap_bytes)
         return low, middle, high
 
 
@@ -175,9 +188,8 @@ def memory_fit(answer: Answer, process: ProcessMemory) -> MemoryFit:
         ranks[role] = ranks.get(role, 0) + int(classes.count[track.rank_class])
         if role not in worst or track.peak_bytes > worst[role].peak_bytes:
             worst[role] = track
-    largest = process.largest_bytes
     stages = tuple(
-        StageMemory(role, ranks[role], track.peak_bytes, track.at_peak(), largest.get(role, 0), track)
+        replace(process.stage(role, ranks[role], track.peak_bytes, track.at_peak()), track=track)
         for role, track in worst.items()
     )
     return MemoryFit(stages, process)

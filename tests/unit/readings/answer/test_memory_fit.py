@@ -13,9 +13,10 @@ OUTSIDE = (MemoryPart("CUDA", GIB // 2, "test"), MemoryPart("NCCL", GIB, "test")
 PROCESS = ProcessMemory(80 * GIB, OUTSIDE)
 
 
-def stage(role: str, gib: float, largest_gib: float = 0.0) -> StageMemory:
+def stage(role: str, gib: float, largest_gib: float = 0.0, *, expandable: bool = False) -> StageMemory:
     peak_bytes = int(gib * GIB)
-    return StageMemory(role, 8, peak_bytes, {"weights": peak_bytes}, int(largest_gib * GIB))
+    process = ProcessMemory(80 * GIB, OUTSIDE, {role: int(largest_gib * GIB)}, expandable)
+    return process.stage(role, 8, peak_bytes, {"weights": peak_bytes})
 
 
 def fit_of(*gib: float) -> MemoryFit:
@@ -37,6 +38,12 @@ def test_large_tensors_leave_large_gaps(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(memory_fit, "RESERVED_TENSORS", (0.5, 1.0, 2.0))
     assert stage("stage 0", 60.0, 3.0).reserved_band_bytes == (int(61.5 * GIB), 63 * GIB, 66 * GIB)
     assert stage("stage 0", 60.0).reserved_band_bytes == (60 * GIB,) * 3
+
+
+def test_segments_that_grow_leave_smaller_gaps() -> None:
+    fixed, growing = (stage("stage 0", 60.0, 3.0, expandable=way).reserved_band_bytes for way in (False, True))
+    assert fixed[0] == growing[0] == 60 * GIB
+    assert growing[1] < fixed[1] and growing[2] < fixed[2]
 
 
 @pytest.mark.parametrize(
