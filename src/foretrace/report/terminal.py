@@ -163,9 +163,11 @@ def _headline(simulation: Answer) -> list[list[Span]]:
         rate = simulation.tokens_per_s_per_gpu
         facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
     if simulation.peak_memory is not None:
-        peak = simulation.peak_memory
-        of = "" if simulation.memory is None else f" of {format_bytes(simulation.memory.capacity_bytes)}"
-        facts.append(f"peak memory {format_bytes(peak.bytes)}{of} (rank {peak.rank}, {peak.role})")
+        peak, memory = simulation.peak_memory, simulation.memory
+        held = f"peak memory {format_bytes(peak.bytes)} (rank {peak.rank}, {peak.role})"
+        if memory is not None:
+            held = f"memory {format_bytes(memory.needed_bytes)} of {format_bytes(memory.capacity_bytes)} ({peak.role})"
+        facts.append(held)
     if facts:
         lines.append([("         " + "     ".join(facts), "")])
     if simulation.model is not None:
