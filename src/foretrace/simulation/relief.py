@@ -79,7 +79,7 @@ def misfit(answer: Answer, relief: Sequence[Relief]) -> InfeasibleError:
     hint = "no change of recomputation, ZeRO, axes, offloading or GPUs makes it fit; predict --even-if-oom for the time"
     if relief:
         named = "; ".join(f"{each.options} ({format_time(each.step_time_s)} a step)" for each in relief[:MAX_NAMED])
-        hint = f"would fit, fastest first: {named}; or predict --even-if-oom"
+        hint = f"would fit: {named}; or predict --even-if-oom"
     memory, cluster = answer.memory, answer.cluster
     assert answer.model is not None and memory is not None and memory.worst is not None
     worst = memory.worst

@@ -38,7 +38,9 @@ def test_the_screen_says_what_of_what(answer: Answer) -> None:
     flops_per_s = answer.model.flops_per_s_per_gpu(answer.step_time_s)
     assert f"{flops_per_s / 1e12:.0f} TFLOP/s per GPU: MFU {100 * answer.mfu:.1f} % of " in text
     assert f" of 989 TFLOP/s (bf16), HFU {100 * answer.hfu:.1f} %" in text
-    assert "GiB of 79.1 GiB (rank 0, stage 0)" in text
+    memory = answer.memory
+    assert memory is not None
+    assert f"{format_bytes(memory.needed_bytes)} of {format_bytes(memory.capacity_bytes)} (stage 0)" in text
 
 
 def test_stages_that_hold_the_same_share_a_row(answer: Answer) -> None:
