@@ -169,11 +169,9 @@ class MemoryFit:
         room = f"{format_bytes(self.headroom_bytes)} to spare"
         if self.headroom_bytes < 0:
             room = f"{format_bytes(-self.headroom_bytes)} too little"
-        text = (
-            f"memory is tight on {self.worst.role}: {low} to {high} of {format_bytes(self.capacity_bytes)}, usually "
-            f"{room}; it depends on the allocator's fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-            "lowers it)"
-        )
+        text = f"memory is tight on {self.worst.role}: {low} to {high} of {format_bytes(self.capacity_bytes)}, usually {room}"
+        if not self.process.expandable_segments:
+            text += "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves smaller gaps"
         return Diagnostic("warning", "memory-tight", text)
 
 
