@@ -172,9 +172,22 @@ def parse_count(value: str | float, *, where: str | None = None) -> int:
     return _parse_whole(value, _COUNT, where)
 
 
+_ROUNDED_CONTEXTS = tuple(1 << exponent for exponent in range(15, 20))
+"""Contexts of 32,768 to 524,288 tokens, whose thousands are another number than their multiples of 1,024."""
+
+
 def parse_tokens(value: str | float, *, where: str | None = None) -> int:
-    """The tokens of a sequence, from "8192" or "8k": contexts are stated in powers of two, so 8k is 8,192."""
-    return _parse_whole(value, _TOKENS, where)
+    """Returns the tokens of a sequence, from "8192" or "8k".
+
+    Contexts are powers of two, so 8k is 8,192, and so is the one that a rounded number of thousands means: 131k is
+    131,072 and not 134,144.
+    """
+    tokens = _parse_whole(value, _TOKENS, where)
+    if isinstance(value, str) and value.strip().lower().endswith("k") and tokens % 1024 == 0:
+        for power in _ROUNDED_CONTEXTS:
+            if tokens // 1024 in (power // 1000, round(power / 1000)):
+                return power
+    return tokens
 
 
 def _parse_whole(value: str | float, quantity: _Quantity, where: str | None) -> int:

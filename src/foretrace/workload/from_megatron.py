@@ -18,7 +18,15 @@ from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.workload.constraints import check_split
 from foretrace.workload.job_file import PlanValue
 from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
-from foretrace.workload.plan import FULL_PRECISIONS, WORD_LISTS, GradDtype, MasterDtype, MomentDtype, Plan
+from foretrace.workload.plan import (
+    FULL_PRECISIONS,
+    NARROW_PRECISIONS,
+    WORD_LISTS,
+    GradDtype,
+    MasterDtype,
+    MomentDtype,
+    Plan,
+)
 
 _POSITIONS: Final[dict[str, PositionKind]] = {
     **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
@@ -350,6 +358,9 @@ def _recompute(reading: _Reading) -> dict[str, PlanValue]:
     plan: dict[str, PlanValue] = {"recompute": granularity}
     if granularity == "full" and reading.text("recompute-method", "") == "block":
         plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
+    elif granularity == "full" and (count := reading.count("recompute-num-layers", 1)) > 1:
+        text = f"--recompute-num-layers {count}: layers are recomputed one by one here, not {count} at a time"
+        reading.say("not-modelled", text, "recompute-num-layers")
     modules = _modules(reading, "recompute_modules", granularity == "selective", "--recompute-granularity selective")
     if modules:
         plan["recompute_modules"] = modules
@@ -407,6 +418,9 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
     ):
         if reading.has(option):
             plan[name] = True
+    if reading.has("optimizer-cpu-offload") and reading.text("optimizer-offload-fraction", "1.0") not in ("1", "1.0"):
+        text = "--optimizer-offload-fraction: all of the optimizer's state is taken to be on the host"
+        reading.say("not-modelled", text, "optimizer-offload-fraction")
     return plan
 
 
@@ -450,7 +464,10 @@ def _dtypes(reading: _Reading, precision: str) -> dict[str, PlanValue]:
             reading.say("replaced-option", text, "exp-avg-dtype")
         plan["moment_dtype"] = max(first, second, key=DTYPE_BYTES.__getitem__)
         plan["master_dtype"] = params
-    if reading.has("fp8-param-gather"):
+    elif reading.has(*options):
+        given = " ".join(f"--{name}" for name in options if reading.has(name))
+        reading.say("field-ignored", f"{given}: without effect unless --use-precision-aware-optimizer", options[0])
+    if reading.has("fp8-param-gather") and precision in NARROW_PRECISIONS:
         plan["fp8_params"] = True
     return plan
 

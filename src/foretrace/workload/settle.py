@@ -150,6 +150,9 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
         where = " (8-bit scales of tensors: as on Hopper; Blackwell needs one)" * (plan.precision == "fp8")
         text = f"quantized weights are taken to be kept over the step, once for either direction of products{where}"
         notes.append(Diagnostic("note", "assumed", text))
+    if setting.schedule in ("dualpipe", "dualpipe-v") and moe and plan.ep > 1 and not plan.moe_overlap:
+        text = f"{setting.schedule}: all-to-alls wait for each other; --overlap moe runs them next to computation"
+        notes.append(Diagnostic("note", "assumed", text))
     if setting.schedule == "dualpipe":
         notes.append(
             Diagnostic("note", "not-modelled", "dualpipe: gradients of a stage's two copies are reduced over dp only")
@@ -183,9 +186,15 @@ def _no_gain(setting: Setting, module: RecomputeModule) -> str:
     return _NO_GAIN[module]
 
 
+def _stage_layers(setting: Setting) -> list[int]:
+    """Returns how many layers each stage has, of one of its copies."""
+    return [sum(map(len, setting.chunks[stage :: setting.plan.pp])) for stage in range(setting.plan.pp)]
+
+
 def _idle(setting: Setting, moe: bool) -> list[str]:
     """Returns the settings of the plan that have no effect in this job."""
     plan = setting.plan
+    layers = max(_stage_layers(setting))
     fetches = setting.splits_parameters or plan.offload_layers or plan.offload_modules
     checks = [
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
@@ -195,6 +204,13 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         (plan.dispatcher != "alltoall" and plan.ep == 1, f"dispatcher {plan.dispatcher} (ep is 1)"),
         (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),
+        *(
+            (count > layers, f"{field} beyond {layers}, the layers of a stage")
+            for field, count in (
+                ("offload_layers", plan.offload_layers),
+                ("recompute_layers", plan.recompute_layers or 0),
+            )
+        ),
         (plan.pp_overlap and plan.pp == 1, "pp overlap (pp is 1)"),
         *(
             (offloaded_share(setting, module) <= 0, f"offload {module} (it keeps nothing of its own)")

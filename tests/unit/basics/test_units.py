@@ -226,7 +226,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert parse(text) >= 0
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("8k", 8192), ("128K", 131_072), ("1M", 2**20), ("8,192", 8192)])
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        *(("8k", 8192), ("128K", 131_072), ("1M", 2**20), ("8,192", 8192)),
+        *(("131k", 131_072), ("65k", 65_536), ("262k", 262_144), ("100k", 102_400), ("1k", 1024)),
+    ],
+)
 def test_k_of_a_sequence_is_binary(text: str, tokens: int) -> None:
     assert units.parse_tokens(text) == tokens
 

@@ -134,9 +134,9 @@ class TestMemory:
     )
     def test_the_suggestion_fits(self, job: str, capsys: pytest.CaptureFixture[str]) -> None:
         error = refusal(capsys, 4, "predict", *shlex.split(job))
-        found = re.search(r"(--.*) would: ", error)
-        assert found is not None
-        assert answer_of(capsys, "predict", *shlex.split(f"{job} {found[1]}"))["memory"]["fits"] is True
+        first = re.search(r"would fit: (--[^(]*) \(", error)
+        assert first is not None
+        assert answer_of(capsys, "predict", *shlex.split(f"{job} {first[1]}"))["memory"]["fits"] is True
 
 
 def test_standard_output_that_is_closed() -> None:

@@ -323,3 +323,21 @@ def test_mistakes(text: str, problem: str, tmp_path: Path) -> None:
         read(tmp_path, text)
     assert problem in refused.value.message
     assert str(tmp_path) in (refused.value.where or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--bf16 --exp-avg-dtype bf16", "field-ignored"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "not-modelled"),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "not-modelled"),
+    ],
+)
+def test_what_changes_memory_and_is_not_followed_is_reported(words: str, code: str, tmp_path: Path) -> None:
+    option = words.split()[-2].removeprefix("--")
+    notes = [note for note in read(tmp_path, GPT + words).diagnostics if note.code == code]
+    assert any(option in note.message for note in notes)
+
+
+def test_parameters_are_in_8_bits_only_where_products_are(tmp_path: Path) -> None:
+    assert "fp8_params" not in read(tmp_path, GPT + "--bf16 --fp8-param-gather").plan

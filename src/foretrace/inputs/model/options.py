@@ -35,7 +35,20 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
     values = read_texts(texts, readers)
     if "overlap" in values:
         values |= _overlaps(values.pop("overlap"))
-    return values
+    return values | _without_modules(values)
+
+
+def _without_modules(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns that no part of a layer is recomputed, where none and not selective is asked for.
+
+    A job file may name parts; who asks for no recomputation, or for whole layers, does not mean them.
+    """
+    if values.get("recompute") not in ("none", "full"):
+        return {}
+    if values["recompute"] == "none" and values.get("recompute_modules"):
+        problem = "--recompute none recomputes nothing, --recompute-modules parts of a layer"
+        raise UsageError("conflicting-options", problem, hint="leave out one of the two")
+    return {} if "recompute_modules" in values else {"recompute_modules": None}
 
 
 def _words_reader(name: str, known: tuple[str, ...]) -> Any:

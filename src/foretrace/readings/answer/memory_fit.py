@@ -169,7 +169,8 @@ class MemoryFit:
         room = f"{format_bytes(self.headroom_bytes)} to spare"
         if self.headroom_bytes < 0:
             room = f"{format_bytes(-self.headroom_bytes)} too little"
-        text = f"memory is tight on {self.worst.role}: {low} to {high} of {format_bytes(self.capacity_bytes)}, usually {room}"
+        needed = f"{low} to {high} of {format_bytes(self.capacity_bytes)}"
+        text = f"memory is tight on {self.worst.role}: {needed}, usually {room}"
         if not self.process.expandable_segments:
             text += "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves smaller gaps"
         return Diagnostic("warning", "memory-tight", text)
