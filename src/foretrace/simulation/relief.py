@@ -1,12 +1,12 @@
 """Finds changes of a plan by which a job fits into memory, and how long a step takes with each.
 
-Changes come in families, such as more recomputation or more GPUs. The mildest of a family that fits is taken; whether
-it fits is found from the schedule alone, so that many plans can be tried. Those that fit are then simulated.
+Changes come in families, such as more recomputation or more GPUs. The mildest of a family that fits is taken. Whether a
+plan fits is found from its schedule alone, so that many can be tried. Those that fit are then simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,11 +32,18 @@ if TYPE_CHECKING:
 MAX_SIMULATED: Final = 10
 """Changes that are simulated at most."""
 
+MAX_NODES: Final = 2_500_000
+"""Nodes after which no further change is simulated: some four seconds on one core. Large jobs are tried with fewer
+changes, those first that take few microbatches."""
+
 MAX_NAMED: Final = 3
 """Changes that an error names; `memory` and JSON have all."""
 
-FACTORS: Final = (2, 4, 8)
-"""By how much an axis may grow."""
+FACTORS: Final = (2, 4, 8, 16)
+"""By how much an axis or the number of GPUs may grow, and a microbatch may shrink."""
+
+USUAL_TP: Final = 8
+"""Tensor parallelism of plans for models that need several axes: the GPUs of a usual node, as in Llama 3's report."""
 
 MODULE_SETS: Final = (
     ("layernorm", "moe_act"),
@@ -68,18 +75,30 @@ class Relief:
 def find_relief(setting: Setting, machine: Machine) -> tuple[Relief, ...]:
     """Returns changes that make a job fit, those with the fewest GPUs first, then the shortest step."""
     search = _Search(setting, machine)
-    plans = search.fitting()
-    with doing("simulating what would fit"):
-        tried = [relief for plan in plans[:MAX_SIMULATED] if (relief := search.simulated(plan)) is not None]
+    plans = sorted(search.fitting(), key=lambda plan: (plan.gpus, search.microbatches(plan)))
+    tried: list[Relief] = []
+    for plan in plans[:MAX_SIMULATED]:
+        if search.nodes > MAX_NODES:
+            break
+        with doing(f"simulating what would fit: {search.options(plan)}"):
+            relief = search.simulated(plan)
+        if relief is not None:
+            tried.append(relief)
     return tuple(sorted(tried, key=lambda relief: (relief.plan.gpus, relief.step_time_s)))
 
 
-def misfit(answer: Answer, relief: Sequence[Relief]) -> InfeasibleError:
-    """Returns the error of a job that does not fit, with the changes by which it would."""
-    hint = "no change of recomputation, ZeRO, axes, offloading or GPUs makes it fit; predict --even-if-oom for the time"
+def misfit(answer: Answer, relief: Sequence[Relief] | None) -> InfeasibleError:
+    """Returns the error of a job that does not fit, with the changes by which it would; None: none were looked for."""
+    hint = "foretrace memory of the model with its plan names changes by which it would fit"
     if relief:
         named = "; ".join(f"{each.options} ({format_time(each.step_time_s)} a step)" for each in relief[:MAX_NAMED])
-        hint = f"would fit: {named}; or predict --even-if-oom"
+        order = "fastest first" if len({each.plan.gpus for each in relief[:MAX_NAMED]}) == 1 else "fewest GPUs first"
+        hint = f"would fit, {order}: {named}; or predict --even-if-oom"
+    elif relief is not None:
+        hint = (
+            "no change that was tried of recomputation, ZeRO, axes, microbatches, offloading or GPUs makes it fit; "
+            "predict --even-if-oom for the time"
+        )
     memory, cluster = answer.memory, answer.cluster
     assert answer.model is not None and memory is not None and memory.worst is not None
     worst = memory.worst
@@ -94,7 +113,7 @@ def misfit(answer: Answer, relief: Sequence[Relief]) -> InfeasibleError:
 
 
 class _Search:
-    """Tries changes of one plan on one machine."""
+    """Tries changes of one plan on one machine; `nodes` is how many were simulated."""
 
     def __init__(self, setting: Setting, machine: Machine) -> None:
         self._setting = setting
@@ -103,13 +122,27 @@ class _Search:
         # A placement and measured collectives are of the GPUs that the job has now.
         self._machine = Machine(cluster, prices=machine.prices)
         self._domain_gpus = cluster.node.domain_gpus
+        self._is_enough = _usually_fits
+        self.nodes = 0
 
     def fitting(self) -> list[Plan]:
-        """Returns the mildest plan of each family that fits; where none does, those that recompute all layers too."""
-        plain = self._of_families({})
-        if plain:
-            return plain
-        return self._of_families(ALL_LAYERS) or self._of_families({**ALL_LAYERS, "zero": 3})
+        """Returns the mildest plan of each family that fits; if none does, those that fit unless memory fragments."""
+        plans = self._mildest_plans()
+        if not plans:
+            self._is_enough = _may_fit
+            plans = self._mildest_plans()
+        return plans
+
+    def microbatches(self, plan: Plan) -> int:
+        """Returns the microbatches of a step, to which the time of its simulation is about proportional."""
+        return self._settled(plan).microbatches
+
+    def options(self, plan: Plan) -> str:
+        """Returns the options that make a plan of the one given, the global batch among them if it would change."""
+        before = self._plan
+        if self._setting.plan.gbs is None and self._settled(replace(plan, gbs=None)).gbs != plan.gbs:
+            before = replace(before, gbs=None)
+        return option_words(before, plan)
 
     def simulated(self, plan: Plan) -> Relief | None:
         """Returns what a plan makes of the step; None where it cannot be run or does not fit after all."""
@@ -118,22 +151,39 @@ class _Search:
             answer = simulate_program(build_step(step_spec(setting)), self._machine, Scenario(), explain=False)
         except ForetraceError:
             return None
+        self.nodes += len(answer.timeline.graph)
         memory = memory_fit(answer, process_memory(setting, self._machine))
         if not memory.fits:
             return None
-        return Relief(option_words(self._plan, plan), plan, memory, answer.step_time_s)
+        return Relief(self.options(plan), plan, memory, answer.step_time_s)
 
-    def _of_families(self, base: Changes) -> list[Plan]:
-        families = [*self._modules(base), *self._listed(), *self._counted(base), *self._larger()]
-        plans = (self._mildest([{**base, **changes} for changes in family]) for family in families)
+    def _mildest_plans(self) -> list[Plan]:
+        """Returns plans of as many GPUs, with several changes if no single one will do, and then those of more GPUs."""
+        plans = self._of_families(self._same_size({}))
+        if not plans:
+            plans = self._of_families([*self._deeper({}), *self._same_size(ALL_LAYERS), *self._deeper(ALL_LAYERS)])
+        if not plans:
+            plans = self._of_families(self._same_size({**ALL_LAYERS, "zero": 3}))
+        larger = self._of_families(self._larger({}))
+        return plans + larger or self._of_families(self._larger(ALL_LAYERS))
+
+    def _of_families(self, families: Iterable[Sequence[Changes]]) -> list[Plan]:
+        plans = map(self._mildest, families)
         return list(dict.fromkeys(plan for plan in plans if plan is not None and plan != self._plan))
+
+    def _same_size(self, base: Changes) -> Iterator[Sequence[Changes]]:
+        """Yields families of plans with as many GPUs, each with the changes of `base` too."""
+        yield from self._modules(base)
+        for family in self._listed():
+            yield [{**base, **changes} for changes in family]
+        yield from self._counted(base)
 
     def _mildest(self, changes: Sequence[Changes]) -> Plan | None:
         return next((plan for each in changes if self._fits(plan := replace(self._plan, **each))), None)
 
     def _fits(self, plan: Plan) -> bool:
         try:
-            return static_memory(self._settled(plan), self._machine).fits
+            return self._is_enough(static_memory(self._settled(plan), self._machine))
         except ForetraceError:
             return False
 
@@ -146,18 +196,24 @@ class _Search:
         """Yields families whose members are few."""
         plan = self._plan
         yield [{"zero": zero} for zero in range(self._setting.zero + 1, 4)]
-        yield [{"mbs": plan.mbs // factor} for factor in FACTORS if plan.mbs % factor == 0]
+        smaller = [plan.mbs // factor for factor in FACTORS if plan.mbs % factor == 0 and plan.mbs > factor]
+        yield [{"mbs": mbs} for mbs in ([*smaller, 1] if plan.mbs > 1 else [])]
         yield [{"tp": plan.tp * factor} for factor in FACTORS if plan.tp * factor <= self._domain_gpus]
         yield [{"cp": plan.cp * factor} for factor in FACTORS]
         yield [{"pp": plan.pp * factor} for factor in FACTORS]
         if not plan.offload_optimizer:
             yield [{"offload_optimizer": True}]
 
-    def _larger(self) -> Iterator[list[Changes]]:
+    def _deeper(self, base: Changes) -> Iterator[list[Changes]]:
+        """Yields the family with the usual tensor parallelism of large models and more stages."""
+        if self._plan.tp < USUAL_TP <= self._domain_gpus:
+            yield [{**base, "tp": USUAL_TP, "pp": self._plan.pp * factor} for factor in FACTORS]
+
+    def _larger(self, base: Changes) -> Iterator[list[Changes]]:
         """Yields families with more GPUs: more data parallelism, or more stages."""
         plan = self._plan
-        yield [{"gpus": plan.gpus * factor} for factor in FACTORS]
-        yield [{"gpus": plan.gpus * factor, "pp": plan.pp * factor} for factor in FACTORS]
+        yield [{**base, "gpus": plan.gpus * factor} for factor in FACTORS]
+        yield [{**base, "gpus": plan.gpus * factor, "pp": plan.pp * factor} for factor in FACTORS]
 
     def _counted(self, base: Changes) -> Iterator[list[Changes]]:
         """Yields families of one plan: as few layers as are needed recomputed, or offloaded."""
@@ -197,3 +253,11 @@ class _Search:
     def _with(self, module: RecomputeModule) -> Setting:
         """Returns the setting with one part of a layer recomputed."""
         return replace(self._setting, plan=replace(self._plan, recompute="selective", recompute_modules=(module,)))
+
+
+def _usually_fits(memory: MemoryFit) -> bool:
+    return memory.headroom_bytes >= 0
+
+
+def _may_fit(memory: MemoryFit) -> bool:
+    return memory.fits

@@ -50,7 +50,7 @@ def simulate_input(
         try_changes: Whether to simulate changes that may shorten the step (`Answer.remedies`).
 
     Raises:
-        InfeasibleError: The model does not fit into memory; the error names a plan that does.
+        InfeasibleError: The model does not fit into memory; the error names changes by which it would.
     """
     question = _Question(job, machine, scenario, executor, folded)
     answer = question.answer(explain, even_if_oom)

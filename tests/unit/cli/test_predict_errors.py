@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -133,10 +132,11 @@ class TestMemory:
         ],
     )
     def test_the_suggestion_fits(self, job: str, capsys: pytest.CaptureFixture[str]) -> None:
-        error = refusal(capsys, 4, "predict", *shlex.split(job))
-        first = re.search(r"would fit: (--[^(]*) \(", error)
-        assert first is not None
-        assert answer_of(capsys, "predict", *shlex.split(f"{job} {first[1]}"))["memory"]["fits"] is True
+        assert call("memory", *shlex.split(job), "--json") == 4
+        change = json.loads(capsys.readouterr().out)["would_fit"][0]
+        answer = answer_of(capsys, "predict", *shlex.split(f"{job} {change['options']}"))
+        assert answer["memory"]["fits"] is True
+        assert answer["step_time_s"] == pytest.approx(change["step_time_s"])
 
 
 def test_standard_output_that_is_closed() -> None:

@@ -53,7 +53,29 @@ def test_each_family_is_tried(relief: tuple[Relief, ...]) -> None:
 def test_no_fewer_offloaded_layers_would_do(relief: tuple[Relief, ...]) -> None:
     (offload,) = [change.plan for change in relief if change.plan.offload_layers]
     fewer = settle(model("llama3-8b"), Plan(**{**_values(offload), "offload_layers": offload.offload_layers - 1}))
-    assert not static_memory(fewer, DGX).fits
+    assert static_memory(fewer, DGX).headroom_bytes < 0
+
+
+def test_changes_leave_room_for_the_usual_fragmentation(relief: tuple[Relief, ...]) -> None:
+    assert all(change.memory.headroom_bytes >= 0 for change in relief)
+
+
+def test_several_changes_are_tried_before_more_gpus() -> None:
+    """One GPU cannot hold the states of 8 billion parameters, unless the host does, nor all activations then."""
+    plans = [change.plan for change in find_relief(settle(model("llama3-8b"), Plan(gpus=1, gbs=1)), DGX)]
+    assert [(plan.recompute, plan.offload_optimizer) for plan in plans if plan.gpus == 1] == [("full", True)]
+    assert any(plan.gpus > 1 for plan in plans)
+
+
+def test_a_large_model_without_axes_gets_both_that_it_needs() -> None:
+    plan = Plan(gpus=2048, gbs=2048, zero=1)
+    plans = [change.plan for change in find_relief(settle(model("llama3.1-405b"), plan), DGX)]
+    assert any(plan.tp > 1 and plan.pp > 1 for plan in plans)
+
+
+def test_large_jobs_are_tried_with_fewer_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretrace.simulation.relief.MAX_NODES", 0)
+    assert len(find_relief(settle(model("llama3-8b"), TOO_LARGE), DGX)) == 1
 
 
 def test_nothing_is_named_where_nothing_helps() -> None:
