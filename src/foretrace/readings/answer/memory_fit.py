@@ -162,15 +162,22 @@ class MemoryFit:
 
     @property
     def warning(self) -> Diagnostic | None:
-        """The warning of a job that fits or not depending on fragmentation; None where the verdict is clear."""
-        if self.verdict != "caution" or self.worst is None:
+        """The warning of a job that does not fit, or does only with little fragmentation; None where it fits."""
+        if self.verdict == "fits" or self.worst is None:
             return None
         low, _, high = (format_bytes(size) for size in self.needed_band_bytes)
+        if self.verdict == "does not fit":
+            text = (
+                f"{self.worst.role} needs at least {low}, and a GPU has {format_bytes(self.capacity_bytes)}: the step "
+                "is that of GPUs with more memory (foretrace memory names changes by which it would fit)"
+            )
+            return Diagnostic("warning", "out-of-memory", text)
+        tight = max(self.stages, key=lambda stage: stage.reserved_band_bytes[2])
         room = f"{format_bytes(self.headroom_bytes)} to spare"
         if self.headroom_bytes < 0:
             room = f"{format_bytes(-self.headroom_bytes)} too little"
         needed = f"{low} to {high} of {format_bytes(self.capacity_bytes)}"
-        text = f"memory is tight on {self.worst.role}: {needed}, usually {room}"
+        text = f"memory is tight on {tight.role}: {needed}, usually {room}"
         if not self.process.expandable_segments:
             text += "; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves smaller gaps"
         return Diagnostic("warning", "memory-tight", text)

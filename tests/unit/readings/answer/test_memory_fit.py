@@ -59,7 +59,8 @@ def test_a_verdict_is_clear_only_where_the_whole_band_is_on_one_side(
     assert fit.headroom_bytes == fit.capacity_bytes - middle
     assert fit.verdict == verdict
     assert fit.fits == (verdict != "does not fit")
-    assert (fit.warning is not None) == (verdict == "caution")
+    codes = {"fits": None, "caution": "memory-tight", "does not fit": "out-of-memory"}
+    assert (fit.warning.code if fit.warning else None) == codes[verdict]
 
 
 def test_another_stage_may_need_most_where_it_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +68,5 @@ def test_another_stage_may_need_most_where_it_fragments(monkeypatch: pytest.Monk
     fit = MemoryFit((stage("stage 0", 60.0), stage("stage 1", 59.0, 25.0)), ProcessMemory(80 * GIB))
     assert fit.peak_bytes == 60 * GIB
     assert fit.needed_bytes == 84 * GIB
+    assert fit.warning is not None
+    assert "stage 1" in fit.warning.message
