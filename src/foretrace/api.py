@@ -132,16 +132,23 @@ def simulate(
     )
 
 
-def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, tuple[Relief, ...]]:
-    """Simulates a model for its memory, and looks for a plan that fits where it does not."""
+def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, tuple[Relief, ...] | None]:
+    """Simulates a model for its memory, and looks for changes by which it fits where it does not.
+
+    The answer of a model that was saved is taken as it is, and None stands for the changes, which are not looked for.
+    """
     from foretrace.simulation.relief import find_relief
 
     setting = job.setting()
-    if setting is None:
+    answer = None
+    if setting is not None or job.answer_file is not None:
+        answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
+    if answer is None or answer.memory is None:
         problem = f"{job.title} is {job.noun}, which does not state memory"
         raise UsageError("nothing-to-do", problem, hint="name a model: foretrace list models")
-    answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
-    if answer.memory is None or answer.memory.fits:
+    if setting is None:
+        return answer, None
+    if answer.memory.fits:
         return answer, ()
     with doing("looking for what would fit"):
         changed = machine if scenario is None else scenario.machine_for(job.program(), machine)

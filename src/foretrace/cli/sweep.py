@@ -145,15 +145,17 @@ def _notes(question: Question) -> tuple[Diagnostic, ...]:
 
 
 def _nothing_runs(result: Sweep, question: Question, scaling: Scaling | None) -> ForetraceError:
-    """Returns the error of a sweep without any result, with what would make the last value fit into memory."""
+    """Returns the error of a sweep without any result, with what makes the point fit that needs least memory."""
     names = " and ".join(result.names)
     last = result.outcomes[-1]
     hint = None if last.error is None else last.error.hint
-    if last.error is not None and last.error.code == OUT_OF_MEMORY:
+    too_large = [each for each in result.outcomes if each.error is not None and each.error.code == OUT_OF_MEMORY]
+    if too_large:
         from foretrace.api import memory
 
-        texts = {name: value.text for name, value in zip(result.names, last.point, strict=True)}
+        nearest = min(too_large, key=lambda outcome: outcome.peak_memory_bytes or 0)
+        texts = {name: value.text for name, value in zip(result.names, nearest.point, strict=True)}
         point = _at(question, scaling, texts)
         _, relief = memory(point.job, point.machine, point.scenario)
-        hint = f"{relief[0].options} would fit at {names} {last.label}" if relief else None
+        hint = f"{relief[0].options} would fit at {names} {nearest.label}" if relief else None
     return InfeasibleError("nothing-to-do", f"no value of {names} can be run", hint=hint)

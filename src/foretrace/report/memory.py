@@ -146,7 +146,7 @@ def _compared(name: str, predicted: int, measured: int) -> list[str]:
 
 
 def memory_json(
-    answer: Answer, relief: Sequence[Relief] = (), measured: MeasuredMemory | None = None
+    answer: Answer, relief: Sequence[Relief] | None = (), measured: MeasuredMemory | None = None
 ) -> dict[str, Any]:
     """Returns the memory of a job, with the track of its fullest stage, and what would make it fit."""
     figures, cluster = answer.model, answer.cluster
@@ -161,7 +161,7 @@ def memory_json(
         {"model": figures.name, "plan": figures.plan, "cluster": None if cluster is None else cluster.name},
         MemoryRecord.of(figures.memory),
         {
-            "would_fit": [ReliefRecord.of(each) for each in relief],
+            "would_fit": None if relief is None else [ReliefRecord.of(each) for each in relief],
             "worst": track,
             "snapshot": None if measured is None else _snapshot_json(measured),
             "diagnostics": _about_memory(answer, measured),
@@ -178,7 +178,8 @@ def _snapshot_json(measured: MeasuredMemory) -> dict[str, Any]:
 
 def _about_memory(answer: Answer, measured: MeasuredMemory | None) -> tuple[Diagnostic, ...]:
     """Returns the diagnostics that concern memory, the plan and its layout."""
-    kept = tuple(diagnostic for diagnostic in answer.diagnostics if diagnostic.code not in _OF_TIME)
+    left_out = {*_OF_TIME, "out-of-memory"}  # the verdict says that already
+    kept = tuple(diagnostic for diagnostic in answer.diagnostics if diagnostic.code not in left_out)
     return kept if measured is None else (*kept, *measured.diagnostics)
 
 
@@ -186,7 +187,7 @@ def print_memory(
     answer: Answer,
     stream: TextIO | None = None,
     measured: MeasuredMemory | None = None,
-    relief: Sequence[Relief] = (),
+    relief: Sequence[Relief] | None = (),
 ) -> None:
     """Prints the screen of a job's memory."""
     screen, memory = Screen.of(stream or sys.stdout), answer.memory
@@ -198,7 +199,7 @@ def print_memory(
     if measured is not None:
         lines += [[], *measured.lines()]
     lines += _over_time(worst, answer.step_time_s, screen)
-    lines += _would_fit(relief)
+    lines += _would_fit(relief or ())
     lines += [[], *diagnostic_lines(_about_memory(answer, measured), MAX_DIAGNOSTICS)]
     show(screen, lines)
 
@@ -217,7 +218,9 @@ def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[lis
     gpu = "GPU" if answer.cluster is None else answer.cluster.gpu.title
     job = f"{format_count(answer.world_size)} × {gpu} · {axes}".rstrip(" ·")
     low, _, high = memory.reserved_band_bytes
-    reserved = f"{format_bytes(memory.reserved_bytes)} reserved ({format_bytes(low)} to {format_bytes(high)})"
+    fullest = max(memory.stages, key=lambda stage: stage.reserved_band_bytes[1])
+    on = "" if fullest is worst else f" on {fullest.role}"
+    reserved = f"{format_bytes(memory.reserved_bytes)} reserved{on} ({format_bytes(low)} to {format_bytes(high)})"
     outside = f"{format_bytes(memory.outside_bytes)} outside the allocator"
     needed = f"{format_bytes(memory.needed_bytes)} of {format_bytes(memory.capacity_bytes)}"
     share = format_percent(memory.needed_bytes / memory.capacity_bytes)
@@ -231,11 +234,13 @@ def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[lis
 
 
 def _room(memory: MemoryFit) -> str:
-    """Returns the head-room of the usual and, where it decides, of the highest estimate."""
-    room, worst_room = memory.headroom_bytes, memory.capacity_bytes - memory.needed_band_bytes[2]
-    words = f": {format_bytes(room)} to spare" if room >= 0 else f": {format_bytes(-room)} too little"
-    if room >= 0 > worst_room:
-        words += f", {format_bytes(-worst_room)} too little if memory fragments most"
+    """Returns the head-room of the usual estimate, and of the one that casts doubt on it."""
+    most, usual, least = (memory.capacity_bytes - size for size in memory.needed_band_bytes)
+    words = f": {format_bytes(usual)} to spare" if usual >= 0 else f": {format_bytes(-usual)} too little"
+    if usual >= 0 > least:
+        words += f", {format_bytes(-least)} too little if memory fragments most"
+    if most >= 0 > usual:
+        words += f" as memory usually fragments, {format_bytes(most)} to spare if it does not"
     return words
 
 
@@ -285,7 +290,7 @@ def _outside(memory: MemoryFit) -> list[list[Span]]:
 
 
 def _would_fit(relief: Sequence[Relief]) -> list[list[Span]]:
-    """Returns the changes by which a job fits, the shortest step first."""
+    """Returns the changes by which a job fits, those with the fewest GPUs first, then the shortest step."""
     if not relief:
         return []
     rows = [

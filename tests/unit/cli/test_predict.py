@@ -138,18 +138,48 @@ class TestMemory:
         stage = answer["stages"][0]
         assert sum(stage["by_category_bytes"].values()) == stage["peak_bytes"]
         assert max(answer["worst"]["held_bytes"]) == answer["peak_bytes"]
-        first = answer["would_fit"][0]
-        changed = answer_of(capsys, "memory", *TOO_LARGE, *first["options"].split())
-        assert (changed["fits"], changed["peak_bytes"], changed["would_fit"]) == (True, first["peak_bytes"], [])
+        change = answer["would_fit"][0]
+        changed = answer_of(capsys, "memory", *TOO_LARGE, *change["options"].split())
+        assert (changed["fits"], changed["would_fit"]) == (True, [])
+        for key in ("peak_bytes", "needed_bytes", "headroom_bytes"):
+            assert changed[key] == change[key]
 
     def test_one_that_does_not_fit_ends_as_predict_does(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert call("memory", *TOO_LARGE) == 4
         shown = capsys.readouterr()
         assert "does not fit" in shown.out
         assert "activations" in shown.out
-        assert "--tp 8" in shown.err
+        assert "[out-of-memory]" in shown.err
         assert call("predict", *TOO_LARGE) == 4
         assert capsys.readouterr().err == shown.err
+
+    def test_the_time_of_a_job_that_does_not_fit_has_a_warning(self, capsys: pytest.CaptureFixture[str]) -> None:
+        answer = answer_of(capsys, "predict", *TOO_LARGE, "--even-if-oom")
+        assert "out-of-memory" in [note["code"] for note in answer["diagnostics"] if note["level"] == "warning"]
+
+    def test_changes_name_the_batch_where_it_was_not_given(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Without a global batch, other axes would mean another one, and the step another time."""
+        job = ("llama3-8b", "--gpus", "8", "--cluster", "h100-dgx")
+        assert call("memory", *job, "--json") == 4
+        changes = json.loads(capsys.readouterr().out)["would_fit"]
+        change = next(each for each in changes if "--tp 2" in each["options"])
+        assert "--gbs 8" in change["options"]
+        changed = answer_of(capsys, "predict", *job, *change["options"].split())
+        assert changed["step_time_s"] == pytest.approx(change["step_time_s"])
+
+    def test_that_of_a_saved_answer(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path = str(tmp_path / "large.answer")
+        assert call("predict", *TOO_LARGE, "--even-if-oom", "--save", path) == 0
+        capsys.readouterr()
+        assert call("memory", path, "--json") == 4
+        saved = json.loads(capsys.readouterr().out)
+        assert call("memory", *TOO_LARGE, "--json") == 4
+        asked = json.loads(capsys.readouterr().out)
+        assert (saved["stages"], saved["outside"], saved["worst"]) == (
+            asked["stages"],
+            asked["outside"],
+            asked["worst"],
+        )
 
     def test_the_picture_and_a_snapshot(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         segments = [{"device": 0, "total_size": 40 * GIB, "allocated_size": 20 * GIB}]
