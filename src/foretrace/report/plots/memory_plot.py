@@ -84,7 +84,7 @@ def memory_letters(stage: StageMemory, step_s: float, width: int) -> list[Line]:
 
 
 def memory_svg(memory: MemoryFit, stage: StageMemory, step_s: float, title: str) -> str:
-    """Draws what a stage holds over the step, with lines at the memory of the GPU and at what the allocator may use.
+    """Draws what a stage holds over the step, with lines at what the allocator reserves and what it may use.
 
     Args:
         memory: The memory of the job.
@@ -93,12 +93,12 @@ def memory_svg(memory: MemoryFit, stage: StageMemory, step_s: float, title: str)
         title: The heading.
     """
     canvas = Canvas(_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 66, title, title_x=_LEFT, font_size=13)
-    high = 1.06 * max(memory.capacity_bytes, stage.peak_bytes, 1)
+    high = 1.06 * max(memory.capacity_bytes, stage.reserved_band_bytes[1], 1)
     _draw_grid(canvas, step_s, high)
     if step_s > 0:
         _draw_stack(canvas, stage, step_s, high)
-    _draw_legend(canvas, stage)
-    _draw_limits(canvas, memory, high)
+    labels = _draw_lines(canvas, memory, stage, high)
+    _draw_legend(canvas, stage, labels)
     _draw_peak(canvas, stage, step_s, high)
     return canvas.svg()
 
@@ -159,30 +159,41 @@ def _without_flat(points: list[tuple[float, float]]) -> list[tuple[float, float]
     return [points[0], *kept, points[-1]]
 
 
-def _draw_legend(canvas: Canvas, stage: StageMemory) -> None:
-    """Names the kinds with their sizes at the peak, in the order of the stack."""
+def _draw_legend(canvas: Canvas, stage: StageMemory, labels: list[float]) -> None:
+    """Names the kinds with their sizes at the peak, in the order of the stack, away from the labels of lines."""
     entries = [
         (f"{label(kind)} {format_bytes(stage.by_category[label(kind)])}", mix(colour, "#ffffff", 0.25))
         for kind, (_, colour, _) in reversed(_KINDS.items())
         if label(kind) in stage.by_category
     ]
     y = _TOP + _HEIGHT - LEGEND_ROW * (len(entries) - 1)
-    canvas.text(_LEFT + _WIDTH + 20, y - 26, f"at the peak of {format_bytes(stage.peak_bytes)}", fill=MUTED)
-    canvas.legend(_LEFT + _WIDTH + 26, y, entries, "box")
+    if any(label > y - 44 for label in labels):
+        y = _TOP + 86
+    x = _LEFT + _WIDTH + 26
+    canvas.circle(x, y - 30, 4, FRAME)
+    canvas.text(x + 14, y - 26, f"at the peak of {format_bytes(stage.peak_bytes)}", fill=MUTED)
+    canvas.legend(x, y, entries, "box")
 
 
-def _draw_limits(canvas: Canvas, memory: MemoryFit, high: float) -> None:
-    """Draws the memory of the GPU, and below it what is left for the allocator."""
+def _draw_lines(canvas: Canvas, memory: MemoryFit, stage: StageMemory, high: float) -> list[float]:
+    """Draws the memory of the GPU, what is left of it for the allocator, and what the allocator usually reserves.
+
+    Returns where the labels of the lines are.
+    """
     left = memory.capacity_bytes - memory.outside_bytes
-    lines = [(memory.capacity_bytes, f"{format_bytes(memory.capacity_bytes)}: the GPU", "")]
+    lines = [(memory.capacity_bytes, "the GPU", VERMILLION, "none")]
     if memory.outside and left > 0:
-        lines.append((left, f"{format_bytes(left)}: for the allocator", "6 4"))
-    text_y = -math.inf
-    for size, words, dashes in lines:
+        lines.append((left, "for the allocator", VERMILLION, "6 4"))
+    if stage.largest_bytes:
+        lines.append((stage.reserved_band_bytes[1], "usually reserved", FRAME, "2 3"))
+    text_y, labels = -math.inf, []
+    for size, words, colour, dashes in sorted(lines, key=lambda line: -line[0]):
         y = _y(size, high)
-        canvas.line((_LEFT, y), (_LEFT + _WIDTH, y), VERMILLION, stroke_width=1.5, stroke_dasharray=dashes or "none")
+        canvas.line((_LEFT, y), (_LEFT + _WIDTH, y), colour, stroke_width=1.5, stroke_dasharray=dashes)
         text_y = max(y + 4, text_y + _LINE_GAP)
-        canvas.text(_LEFT + _WIDTH + 8, text_y, words, fill=VERMILLION, font_size=12)
+        canvas.text(_LEFT + _WIDTH + 8, text_y, f"{format_bytes(size)}: {words}", fill=colour, font_size=12)
+        labels.append(text_y)
+    return labels
 
 
 def _draw_peak(canvas: Canvas, stage: StageMemory, step_s: float, high: float) -> None:
