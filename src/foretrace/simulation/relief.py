@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foretrace.workload.plan import Plan, RecomputeModule
     from foretrace.workload.setting import Setting
 
-MAX_SIMULATED: Final = 10
+MAX_SIMULATED: Final = 12
 """Changes that are simulated at most."""
 
 MAX_NODES: Final = 2_500_000
@@ -122,7 +122,7 @@ class _Search:
         # A placement and measured collectives are of the GPUs that the job has now.
         self._machine = Machine(cluster, prices=machine.prices)
         self._domain_gpus = cluster.node.domain_gpus
-        self._is_enough = _usually_fits
+        self._is_enough = _surely_fits
         self.nodes = 0
 
     def fitting(self) -> list[Plan]:
@@ -203,6 +203,22 @@ class _Search:
         yield [{"pp": plan.pp * factor} for factor in FACTORS]
         if not plan.offload_optimizer:
             yield [{"offload_optimizer": True}]
+        yield from ([changes] for changes in self._causes())
+
+    def _causes(self) -> Iterator[Changes]:
+        """Yields what undoes a choice of the plan that takes memory."""
+        plan, stack = self._plan, self._setting.stack
+        if plan.tp > 1 and not self._setting.sequence_parallel:
+            yield {"sequence_parallel": True}
+        if plan.layout is not None or plan.stage_layers is not None:
+            yield {"layout": None, "stage_layers": None}
+        if self._setting.schedule == "dualpipe":  # which holds every part of the model twice
+            yield {"schedule": "dualpipe-v"}
+        if plan.ep > 1 and plan.dispatcher == "alltoall":
+            yield {"dispatcher": "hybridep" if plan.ep > 8 else "deepep"}
+        if stack.precision_aware_optimizer and stack.gradient_dtype == "fp32":
+            yield {"grad_dtype": "bf16"}
+            yield {"grad_dtype": "bf16", "moment_dtype": "bf16"}
 
     def _deeper(self, base: Changes) -> Iterator[list[Changes]]:
         """Yields the family with the usual tensor parallelism of large models and more stages."""
@@ -255,8 +271,8 @@ class _Search:
         return replace(self._setting, plan=replace(self._plan, recompute="selective", recompute_modules=(module,)))
 
 
-def _usually_fits(memory: MemoryFit) -> bool:
-    return memory.headroom_bytes >= 0
+def _surely_fits(memory: MemoryFit) -> bool:
+    return memory.verdict == "fits"
 
 
 def _may_fit(memory: MemoryFit) -> bool:

@@ -21,6 +21,10 @@ H200 reserved 0.51 to 1.87 times their largest tensor, the fp32 logits, beyond t
 (`benchmarks/truth/h200_memory.jsonl`). Before PyTorch gives up, it returns free blocks to the driver, so that a job may
 also run with hardly any: the lowest is none."""
 
+RESERVED_SHARES: Final[tuple[float, float, float]] = (0.0, 0.01, 0.03)
+"""The least of the same as a share of what is allocated, for jobs whose tensors are small next to it. Megatron jobs
+report 1.2 to 1.6 % (Megatron-LM issue 965, ColossalAI issue 4537: 36.66 and 54.76 GB allocated)."""
+
 EXPANDABLE_TENSORS: Final[tuple[float, float, float]] = (0.0, 0.69, 0.95)
 """The same with PyTorch's expandable segments: six of these steps reserved 0.55 to 0.91, 0.69 in the median
 (`benchmarks/truth/h200_process_memory.json`)."""
@@ -57,8 +61,12 @@ class ProcessMemory:
     def stage(self, role: str, ranks: int, peak_bytes: int, by_category: dict[str, int]) -> StageMemory:
         """Returns the memory of a role whose peak is known."""
         tensors = EXPANDABLE_TENSORS if self.expandable_segments else RESERVED_TENSORS
-        gaps = tuple(round(share * self.largest_bytes.get(role, 0)) for share in tensors)
-        return StageMemory(role, ranks, peak_bytes, by_category, (gaps[0], gaps[1], gaps[2]))
+        largest = self.largest_bytes.get(role, 0)
+        low, middle, high = (
+            round(max(tensor * largest, share * peak_bytes))
+            for tensor, share in zip(tensors, RESERVED_SHARES, strict=True)
+        )
+        return StageMemory(role, ranks, peak_bytes, by_category, (low, middle, high))
 
 
 @dataclass(frozen=True, slots=True)

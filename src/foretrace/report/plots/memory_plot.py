@@ -184,7 +184,7 @@ def _draw_lines(canvas: Canvas, memory: MemoryFit, stage: StageMemory, high: flo
     lines = [(memory.capacity_bytes, "the GPU", VERMILLION, "none")]
     if memory.outside and left > 0:
         lines.append((left, "for the allocator", VERMILLION, "6 4"))
-    if stage.largest_bytes:
+    if stage.gap_bytes[1]:
         lines.append((stage.reserved_band_bytes[1], "usually reserved", FRAME, "2 3"))
     text_y, labels = -math.inf, []
     for size, words, colour, dashes in sorted(lines, key=lambda line: -line[0]):

@@ -20,7 +20,7 @@ def test_words_next_to_the_plot_do_not_cover_each_other(capacity_gib: float) -> 
     held = np.full((3, len(Category)), 10 * GIB, dtype=np.int64)
     held[1] += GIB
     track = MemoryTrack(0, np.array([0.0, 1.0, 2.0]), held, 0, 0)
-    stage = StageMemory("stage 0", 8, track.peak_bytes, track.at_peak(), 2 * GIB, track)
+    stage = StageMemory("stage 0", 8, track.peak_bytes, track.at_peak(), (0, 2 * GIB, 4 * GIB), track)
     process = ProcessMemory(int(capacity_gib * GIB), (MemoryPart("context", GIB // 200, "test"),))
     page = memory_svg(MemoryFit((stage,), process), stage, 3.0, "a title")
     places = [tuple(map(float, place)) for place in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"', page)]
