@@ -228,9 +228,28 @@ def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[lis
     return [
         [("  Memory  ", ""), (memory.verdict, f"bold {_VERDICT_STYLES[memory.verdict]}"), (_room(memory), "")],
         [(f"  Job     {job}", "")],
+        [(f"          {_plan_words(answer)}", "")],
         [("  Peak    ", ""), (format_bytes(worst.peak_bytes), "bold"), (f" allocated on {worst.role}{place}", "")],
         [(f"  Needs   {needed} ({share}): {reserved} and {outside}", "")],
     ]
+
+
+def _plan_words(answer: Answer) -> str:
+    """Returns what decides the memory of a plan, next to its axes."""
+    assert answer.model is not None
+    plan = answer.model.plan
+    recompute = ",".join(plan["recompute_modules"] or ()) or plan["recompute"]
+    words = [
+        f"{format_count(plan['seq_len'])} tokens",
+        f"mbs {plan['mbs']}",
+        f"{format_count(plan['microbatches'])} microbatches",
+        plan["schedule"] + (f", vpp {plan['vpp']}" if plan["vpp"] > 1 else ""),
+        f"ZeRO-{plan['zero']}",
+        plan["precision"],
+        f"recompute {recompute}",
+        plan["stack"],
+    ]
+    return " · ".join(words)
 
 
 def _room(memory: MemoryFit) -> str:
@@ -276,7 +295,7 @@ def _stages(memory: MemoryFit) -> list[list[Span]]:
             rows[-1] = (f"{first} … {stage.role}", cells)
         else:
             rows.append((stage.role, cells))
-    heads = ["at its peak, GiB", "ranks", *kinds, "allocated", "reserved", "total", "of GPU"]
+    heads = ["at its peak, GiB", "ranks each", *kinds, "allocated", "reserved", "total", "of GPU"]
     return table(heads, [[name, *cells] for name, cells in rows])
 
 

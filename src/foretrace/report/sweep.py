@@ -35,6 +35,7 @@ class OutcomeRecord:
     tokens_per_s_per_gpu: float | None
     mfu: float | None
     peak_memory_bytes: int | None
+    needed_memory_bytes: int | None
     efficiency: float | None
     breakdown_s: dict[str, float] | None
     error: SweepError | None
@@ -188,7 +189,7 @@ def _columns(sweep: Sweep, band: bool = True) -> list[_Column]:
         *column("step", [format_time(each.step_time_s or 0.0) + (_band(each) if band else "") for each in ran]),
         *column("tokens/s/GPU", [_known(each.tokens_per_s_per_gpu, _three) for each in ran]),
         *column("MFU", [_known(each.mfu, format_percent) for each in ran]),
-        *column("memory", [_known(each.peak_memory_bytes, format_bytes) for each in ran]),
+        *column("memory", [_known(each.needed_memory_bytes or each.peak_memory_bytes, format_bytes) for each in ran]),
         *column("scaling" if scaled else "efficiency", [_known(each.efficiency, format_percent) for each in ran]),
     ]
 

@@ -39,7 +39,8 @@ class Outcome:
     `efficiency` is the work done per second and GPU, relative to the first point that ran: by tokens where they are
     known; otherwise a step is taken to be as much work per GPU as the first, but in proportion to the microbatches or
     the batch, and to the GPUs it is spread over where pp varies. Over GPUs, the first point is the first that has the
-    same values of all other axes. `peak_memory_bytes` is also known where the job does not fit.
+    same values of all other axes. `needed_memory_bytes` is what a model usually needs of a GPU, and
+    `peak_memory_bytes` what it allocates of that; both are also known where the job does not fit.
     """
 
     point: Point
@@ -49,6 +50,7 @@ class Outcome:
     tokens_per_s_per_gpu: float | None = None
     mfu: float | None = None
     peak_memory_bytes: int | None = None
+    needed_memory_bytes: int | None = None
     efficiency: float | None = None
     breakdown_s: dict[str, float] | None = None
     error: SweepError | None = None
@@ -197,7 +199,8 @@ def _outcome(result: Sweep, point: Point, answer: Answer) -> Outcome:
         needs = format_bytes(memory.needed_band_bytes[0])
         text = f"needs at least {needs} of {format_bytes(memory.capacity_bytes)}"
         error = SweepError(OUT_OF_MEMORY, text)
-        return Outcome(point, answer.world_size, peak_memory_bytes=memory.peak_bytes, error=error)
+        sizes = Outcome(point, peak_memory_bytes=memory.peak_bytes, needed_memory_bytes=memory.needed_bytes)
+        return replace(sizes, world_size=answer.world_size, error=error)
     outcome = Outcome(
         point,
         answer.world_size,
@@ -206,6 +209,7 @@ def _outcome(result: Sweep, point: Point, answer: Answer) -> Outcome:
         answer.tokens_per_s_per_gpu,
         answer.mfu,
         None if peak is None else peak.bytes,
+        None if memory is None else memory.needed_bytes,
         1.0,
         answer.breakdown.mean_s,
     )

@@ -45,6 +45,10 @@ NCCL_KERNELS_BYTES: Final = 170 << 20
 """NCCL's own kernels: by so much the first communicator of a process is larger than the next (H200, NCCL 2.28.9,
 `benchmarks/truth/h200_process_memory.json`)."""
 
+MAX_REPORTED_BYTES: Final = 4 << 30
+"""More than the largest communicator whose memory is reported: 3.28 GB for an all-to-all of 8 H100s (NCCL issue 1685).
+What is larger follows from NCCL's source alone."""
+
 SCALAR_BYTES: Final = 8.0
 """A loss, a norm or a barrier."""
 
@@ -103,7 +107,7 @@ def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]
         for use in communicators(setting):
             size = counted.bytes_of(use, machine, places, setting.mesh)
             if size:
-                parts.append(MemoryPart(f"NCCL {use.name}", size, _source(use)))
+                parts.append(MemoryPart(f"NCCL {use.name}", size, _source(use, size)))
         parts += dispatcher_parts(setting, counted.expert_layout(places, setting.mesh))
         parts += user_buffer_parts(setting)
     return tuple(parts)
@@ -221,12 +225,14 @@ def _experts(setting: Setting) -> Iterator[CommUse]:
         yield CommUse("expert tp", ("etp",), ((Collective.ALL_GATHER, size), (Collective.REDUCE_SCATTER, size)))
 
 
-def _source(use: CommUse) -> str:
+def _source(use: CommUse, size: int) -> str:
+    if size > MAX_REPORTED_BYTES:
+        return "NCCL's source: channels × peers; never seen measured for so many GPUs of a domain"
     if use.in_pairs:
-        return "NCCL's buffers: channels × connections, one communicator for each neighbour"
+        return "NCCL's source: channels × connections, one communicator for each neighbour"
     if use.neighbours:
-        return "NCCL's buffers: channels of each peer × connections"
-    return "NCCL's buffers: channels × connections of the algorithms that it chooses"
+        return "NCCL's source: channels of each peer × connections"
+    return "NCCL's source: channels × connections of the algorithms that it chooses"
 
 
 Option = tuple[GroupLayout, Peers | None]

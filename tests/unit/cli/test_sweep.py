@@ -131,7 +131,7 @@ def test_an_interrupt_prints_what_is_finished(
     program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     axes = read_axes(["compute=1x,2x,3x"])
-    outcome = Outcome(points_of(axes)[0], 4, 4.0, None, None, None, None, 1.0, {})
+    outcome = Outcome(points_of(axes)[0], 4, 4.0, None, None, None, None, None, 1.0, {})
     monkeypatch.setattr(sweep, "sweep", lambda *_: Sweep(axes, (outcome,), interrupted=True))
     assert exit_code("sweep", program, "--over", "compute=1x,2x,3x") == 130
     assert "interrupted: 1 of 3 values are finished" in capsys.readouterr().out

@@ -28,7 +28,7 @@ def outcome(number: int, efficiency: float, *, error: SweepError | None = None) 
     if error is not None:
         return Outcome(point, error=error)
     rate = 120.5 * efficiency
-    return Outcome(point, 512 << number, 8.0, (7.9, 8.4), rate, 0.4, 3 << 30, efficiency, PARTS)
+    return Outcome(point, 512 << number, 8.0, (7.9, 8.4), rate, 0.4, 3 << 30, None, efficiency, PARTS)
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ def test_json(swept: Sweep) -> None:
         "tokens_per_s_per_gpu": 120.5,
         "mfu": 0.4,
         "peak_memory_bytes": 3 << 30,
+        "needed_memory_bytes": None,
         "efficiency": 1.0,
         "breakdown_s": PARTS,
         "error": None,

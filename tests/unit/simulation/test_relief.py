@@ -53,11 +53,11 @@ def test_each_family_is_tried(relief: tuple[Relief, ...]) -> None:
 def test_no_fewer_offloaded_layers_would_do(relief: tuple[Relief, ...]) -> None:
     (offload,) = [change.plan for change in relief if change.plan.offload_layers]
     fewer = settle(model("llama3-8b"), Plan(**{**_values(offload), "offload_layers": offload.offload_layers - 1}))
-    assert static_memory(fewer, DGX).headroom_bytes < 0
+    assert static_memory(fewer, DGX).verdict != "fits"
 
 
-def test_changes_leave_room_for_the_usual_fragmentation(relief: tuple[Relief, ...]) -> None:
-    assert all(change.memory.headroom_bytes >= 0 for change in relief)
+def test_changes_leave_room_for_fragmentation(relief: tuple[Relief, ...]) -> None:
+    assert all(change.memory.verdict == "fits" for change in relief)
 
 
 def test_several_changes_are_tried_before_more_gpus() -> None:
