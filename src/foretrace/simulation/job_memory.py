@@ -119,11 +119,11 @@ def communicators(setting: Setting) -> Iterator[CommUse]:
     # Barriers, seeds and timers.
     calls: tuple[SizedCall, ...] = ((Collective.ALL_REDUCE, SCALAR_BYTES), (Collective.BROADCAST, SCALAR_BYTES))
     if _joins_world(setting):
-        calls += _shard_calls(setting) if setting.zero == 3 else _bucket_calls(setting)
+        calls += _shard_calls(setting) if setting.splits_parameters else _bucket_calls(setting)
     yield CommUse("world", (), calls)
     yield from _tensor(setting)
     yield from _context(setting)
-    yield from _sharded(setting) if setting.zero == 3 else _data(setting, has_experts)
+    yield from _sharded(setting, has_experts) if setting.splits_parameters else _data(setting, has_experts)
     yield from _pipeline(setting)
     if has_experts and setting.plan.ep * setting.mesh.size("etp") > 1:
         yield from _experts(setting)
@@ -180,11 +180,13 @@ def _bucket_calls(setting: Setting, ranks: int | None = None) -> tuple[SizedCall
     return (Collective.REDUCE_SCATTER, gradients), (Collective.ALL_GATHER, 2 * elements)
 
 
-def _sharded(setting: Setting) -> Iterator[CommUse]:
-    """FSDP: parameters and gradients of a layer, and replicas of HSDP."""
+def _sharded(setting: Setting, has_experts: bool) -> Iterator[CommUse]:
+    """FSDP: parameters and gradients of a layer, those of experts apart, and replicas of HSDP."""
     calls = _shard_calls(setting)
     if not _joins_world(setting):
         yield CommUse("shard", ("cp", "shard"), (*calls, (Collective.ALL_REDUCE, SCALAR_BYTES)))
+    if has_experts and setting.mesh.ep > 1:
+        yield CommUse("expert shard", ("edp",), calls)
     if setting.mesh.replicate > 1:
         size = calls[1][1] / setting.shard
         yield CommUse("replicate", ("replicate",), ((Collective.ALL_REDUCE, size),))
@@ -196,8 +198,8 @@ def _joins_world(setting: Setting) -> bool:
     PyTorch's DDP does, and FSDP on a device mesh of one axis. Megatron makes a group of its own.
     """
     mesh = setting.mesh
-    ranks = mesh.cp * (mesh.size("shard") if setting.zero == 3 else mesh.dp)
-    return ranks == mesh.world and (setting.zero == 3 or not setting.stack.fused_gradient_accumulation)
+    ranks = mesh.cp * (mesh.size("shard") if setting.splits_parameters else mesh.dp)
+    return ranks == mesh.world and (setting.splits_parameters or not setting.stack.fused_gradient_accumulation)
 
 
 def _shard_calls(setting: Setting) -> tuple[SizedCall, ...]:

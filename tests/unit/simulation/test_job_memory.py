@@ -54,6 +54,18 @@ def test_sharding_over_all_ranks_takes_the_communicator_of_the_world(dgx: Machin
     assert {"NCCL shard", "NCCL replicate"} <= set(hybrid)
 
 
+def test_zero_2_of_fsdp_has_the_communicators_of_zero_3(dgx: Machine) -> None:
+    """It splits parameters too; that of Megatron does not."""
+    by_zero = [parts_of(setting_of(gpus=16, zero=zero, tp=2, gbs=16, stack="fsdp"), dgx) for zero in (2, 3)]
+    assert by_zero[0] == by_zero[1]
+    assert "NCCL dp" in parts_of(setting_of(gpus=16, zero=2, tp=2, gbs=16), dgx)
+
+
+def test_experts_that_fsdp_splits_have_a_communicator(dgx: Machine) -> None:
+    parts = parts_of(setting_of("mixtral-8x7b", gpus=16, ep=8, zero=3, gbs=16), dgx)
+    assert parts["NCCL expert shard"] > 0
+
+
 def test_stages_that_overlap_have_a_communicator_for_each_neighbour(dgx: Machine) -> None:
     batched = parts_of(setting_of(gpus=8, tp=2, pp=4, gbs=32), dgx)
     single = parts_of(setting_of(gpus=8, tp=2, pp=4, vpp=2, gbs=32), dgx)
