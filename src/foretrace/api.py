@@ -151,8 +151,7 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
     if answer.memory.fits:
         return answer, ()
     with doing("looking for what would fit"):
-        changed = machine if scenario is None else scenario.machine_for(job.program(), machine)
-        return answer, find_relief(setting, changed)
+        return answer, find_relief(setting, machine, scenario)
 
 
 def compare(

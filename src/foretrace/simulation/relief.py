@@ -72,9 +72,15 @@ class Relief:
     step_time_s: float
 
 
-def find_relief(setting: Setting, machine: Machine) -> tuple[Relief, ...]:
-    """Returns changes that make a job fit, those with the fewest GPUs first, then the shortest step."""
-    search = _Search(setting, machine)
+def find_relief(setting: Setting, machine: Machine, scenario: Scenario | None = None) -> tuple[Relief, ...]:
+    """Returns changes that make a job fit, those with the fewest GPUs first, then the shortest step.
+
+    Args:
+        setting: The job.
+        machine: What it runs on.
+        scenario: What is different from normal, with and without each change.
+    """
+    search = _Search(setting, machine, scenario or Scenario())
     plans = sorted(search.fitting(), key=lambda plan: (plan.gpus, search.microbatches(plan)))
     tried: list[Relief] = []
     for plan in plans[:MAX_SIMULATED]:
@@ -104,8 +110,8 @@ def misfit(answer: Answer, relief: Sequence[Relief] | None) -> InfeasibleError:
     worst = memory.worst
     kinds = ", ".join(f"{name} {format_bytes(size)}" for name, size in worst.by_category.items())
     message = (
-        f"{answer.model.name} needs at least {format_bytes(memory.needed_band_bytes[0])} of the "
-        f"{format_bytes(memory.capacity_bytes)} that {cluster.gpu.title if cluster is not None else 'a GPU'} has: "
+        f"{answer.model.name} needs at least {format_bytes(memory.needed_band_bytes[0])} a GPU, and "
+        f"{cluster.gpu.title if cluster is not None else 'a GPU'} has {format_bytes(memory.capacity_bytes)}: "
         f"{format_bytes(worst.peak_bytes)} allocated on {worst.role} ({kinds}), and "
         f"{format_bytes(memory.outside_bytes)} outside the allocator"
     )
@@ -115,13 +121,16 @@ def misfit(answer: Answer, relief: Sequence[Relief] | None) -> InfeasibleError:
 class _Search:
     """Tries changes of one plan on one machine; `nodes` is how many were simulated."""
 
-    def __init__(self, setting: Setting, machine: Machine) -> None:
+    def __init__(self, setting: Setting, machine: Machine, scenario: Scenario) -> None:
         self._setting = setting
         self._plan = replace(setting.plan, gbs=setting.gbs, seq_len=setting.seq_len)
-        cluster = machine.needed_cluster()
-        # A placement and measured collectives are of the GPUs that the job has now.
-        self._machine = Machine(cluster, prices=machine.prices)
-        self._domain_gpus = cluster.node.domain_gpus
+        self._scenario = scenario
+        # Links that communications divide would take far longer to simulate.
+        self._machine = machine.with_(network="analytic")
+        self._changed = self._machine
+        if scenario.what_if:
+            self._changed = scenario.machine_for(build_step(step_spec(setting)), self._machine)
+        self._domain_gpus = self._changed.needed_cluster().node.domain_gpus
         self._is_enough = _surely_fits
         self.nodes = 0
 
@@ -139,20 +148,21 @@ class _Search:
 
     def options(self, plan: Plan) -> str:
         """Returns the options that make a plan of the one given, the global batch among them if it would change."""
-        before = self._plan
+        words = option_words(self._plan, plan)
         if self._setting.plan.gbs is None and self._settled(replace(plan, gbs=None)).gbs != plan.gbs:
-            before = replace(before, gbs=None)
-        return option_words(before, plan)
+            words += f" --gbs {plan.gbs}"
+        return words
 
     def simulated(self, plan: Plan) -> Relief | None:
         """Returns what a plan makes of the step; None where it cannot be run or does not fit after all."""
         try:
             setting = self._settled(plan)
-            answer = simulate_program(build_step(step_spec(setting)), self._machine, Scenario(), explain=False)
+            machine = self._for(plan, self._machine)
+            answer = simulate_program(build_step(step_spec(setting)), machine, self._scenario, explain=False)
         except ForetraceError:
             return None
         self.nodes += len(answer.timeline.graph)
-        memory = memory_fit(answer, process_memory(setting, self._machine))
+        memory = memory_fit(answer, process_memory(setting, self._for(plan, self._changed)))
         if not memory.fits:
             return None
         return Relief(self.options(plan), plan, memory, answer.step_time_s)
@@ -183,9 +193,15 @@ class _Search:
 
     def _fits(self, plan: Plan) -> bool:
         try:
-            return self._is_enough(static_memory(self._settled(plan), self._machine))
+            return self._is_enough(static_memory(self._settled(plan), self._for(plan, self._changed)))
         except ForetraceError:
             return False
+
+    def _for(self, plan: Plan, machine: Machine) -> Machine:
+        """Returns a machine as a plan uses it: a placement is of the GPUs that the job has now."""
+        if machine.placement is None or plan.gpus == self._plan.gpus:
+            return machine
+        return machine.with_(placement=None)
 
     def _settled(self, plan: Plan) -> Setting:
         given = self._setting

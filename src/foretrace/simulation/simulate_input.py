@@ -171,7 +171,7 @@ class _Question:
         if not memory.fits and not even_if_oom:
             from foretrace.simulation.relief import find_relief, misfit
 
-            raise misfit(answer, find_relief(setting, self._changed))
+            raise misfit(answer, find_relief(setting, self.machine, self.scenario))
         if memory.warning is not None:
             answer = replace(answer, diagnostics=(*answer.diagnostics, memory.warning))
         return answer

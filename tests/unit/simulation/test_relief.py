@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from foretrace import Machine, simulate
+from foretrace import Machine, Scenario, simulate
 from foretrace import model as model_input
 from foretrace.models.presets import model
 from foretrace.simulation.job_memory import static_memory
@@ -32,6 +32,14 @@ def test_every_change_fits_and_takes_the_time_that_is_named(relief: tuple[Relief
         assert answer.memory.fits
         assert answer.memory.needed_bytes == change.memory.needed_bytes
         assert answer.step_time_s == pytest.approx(change.step_time_s, rel=1e-12)
+
+
+def test_the_machine_and_the_scenario_count() -> None:
+    slow = Scenario(what_if={"attention": 0.5}, stragglers={0: 1.5})
+    machine = DGX.with_(overlap_cost=False)
+    change = find_relief(settle(model("llama3-8b"), TOO_LARGE), machine, slow)[0]
+    answer = simulate(model_input("llama3-8b", change.plan), machine, slow, explain=False)
+    assert answer.step_time_s == pytest.approx(change.step_time_s, rel=1e-12)
 
 
 def test_changes_come_with_the_fewest_gpus_and_the_shortest_step_first(relief: tuple[Relief, ...]) -> None:
