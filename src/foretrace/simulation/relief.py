@@ -250,7 +250,8 @@ class _Search:
     def _counted(self, base: Changes) -> Iterator[list[Changes]]:
         """Yields families of one plan: as few layers as are needed recomputed, or offloaded."""
         layers = max(map(len, self._setting.chunks)) * self._setting.chunks_per_stage
-        if "recompute" not in base and self._plan.recompute != "full":
+        recomputes_all = self._plan.recompute == "full" and self._plan.recompute_layers is None
+        if "recompute" not in base and not recomputes_all:
             yield from self._fewest(lambda count: {**base, **ALL_LAYERS, "recompute_layers": count}, layers)
         if not self._plan.offload_modules:
             already = self._plan.offload_layers
