@@ -229,12 +229,12 @@ def _experts(setting: Setting) -> Iterator[CommUse]:
 
 def _source(use: CommUse, size: int) -> str:
     if size > MAX_REPORTED_BYTES:
-        return "NCCL's source: channels × peers; never seen measured for so many GPUs of a domain"
+        return "NCCL's buffers for each peer; not measured for so many in a domain"
     if use.in_pairs:
-        return "NCCL's source: channels × connections, one communicator for each neighbour"
+        return "NCCL's buffers of a communicator for each neighbour"
     if use.neighbours:
-        return "NCCL's source: channels of each peer × connections"
-    return "NCCL's source: channels × connections of the algorithms that it chooses"
+        return "NCCL's buffers for each peer"
+    return "NCCL's buffers for the algorithms that it chooses"
 
 
 Option = tuple[GroupLayout, Peers | None]
