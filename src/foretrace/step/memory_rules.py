@@ -53,9 +53,10 @@ class MemoryRules:
                 freed["buffers"] = gathered
         if kind in OPENS:
             first["activations"] = work.recomputed_bytes
-            first["buffers"] = whole  # the gradients of whole parameters, until they are scattered
+            freed["buffers"] = gathered  # weight gradients need no parameters
         if kind in CLOSES:
-            freed = {"activations": work.saved_bytes + work.recomputed_bytes, "buffers": gathered}
+            first["buffers"] = whole  # the gradients of whole parameters, until they are scattered
+            freed["activations"] = work.saved_bytes + work.recomputed_bytes
             if allocates_gradients:
                 last["gradients"] = self.gradient_bytes * (work.parameters + work.expert_parameters)
         return Memory(_nonzero(first), _nonzero(last), _nonzero(freed))
