@@ -14,13 +14,11 @@ from foretrace.schedules import ActionKind
 from foretrace.step.groups import Groups
 from foretrace.step.memory_rules import Memory, MemoryRules
 from foretrace.step.segments import CLOSES, OPENS, PHASES, UnitPart, count_launches, cut_parts, items_of, parts_of
-from foretrace.step.sharding import ShardedUnits
+from foretrace.step.sharding import GRADIENT_BUFFERS, ShardedUnits
 from foretrace.step.spec import ChunkSpec, Cut, Item, StepSpec, Unit, Work
 from foretrace.step.units import Detail, UnitWriter, WrittenUnit, needs_begin
 
 _NONE = -1
-GRADIENT_BUFFERS = 2
-"""Units whose whole gradients are there at once where every backward reduces them and parameters are whole."""
 
 
 @dataclass(slots=True)
@@ -243,11 +241,9 @@ class _BlockWriter:
         """Writes what follows unit `at` next to the computation: gradients reduced, activations copied away."""
         sharded = self.owner.sharded
         if sharded and self.kind in CLOSES:
-            reduced = [ref.op for ref in sharded.reduce(self.block, unit, self._refs(self.exits[-1:]), self.chunk)]
-            self.marks.reductions += reduced
-            if not sharded.spec.gathers:
-                # There are two buffers for whole gradients, which units fill in turn.
-                self.fetched.setdefault(at + GRADIENT_BUFFERS, []).extend(reduced)
+            scattered, replicated = sharded.reduce(self.block, unit, self._refs(self.exits[-1:]), self.chunk)
+            self.marks.reductions += [ref.op for ref in (*scattered, *replicated)]
+            self.fetched.setdefault(at + GRADIENT_BUFFERS, []).extend(ref.op for ref in scattered)
         if self.kind == ActionKind.FORWARD and unit.offloaded_bytes:
             self.leaving = unit, self._copy(unit, "host", self._refs(self.exits[-1:]))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from foretrace.step.memory_rules import (
     temporaries,
 )
 from foretrace.step.segments import CLOSES, Segment, UnitPart, cut_parts, items_of, parts_of
-from foretrace.step.sharding import ShardedUnits
+from foretrace.step.sharding import GRADIENT_BUFFERS, ShardedUnits
 from foretrace.step.spec import Cut, Item, RoleSpec, StepSpec, Unit, Work
 
 
@@ -76,8 +77,8 @@ def stage_peaks(spec: StepSpec) -> tuple[StagePeak, ...]:
 
     The peaks equal those of a run of `build_step(spec)` to the byte, unless parameters are split (ZeRO-3). Then gathers
     and reductions run on a lane of their own, and the result is an upper bound (`exact` is False): gathers count from
-    the moment they may begin, reductions until the compute lane has waited for a later gather or the end of the step.
-    Without `reshard` the backward gathers nothing, so that the bound holds the gradients of a whole microbatch.
+    the moment they may begin, reductions until the compute lane has waited for them, for a later call of that lane or
+    for the end of the step.
 
     A step begins with what is `resident`; frees of end items belong to the compute lane.
     """
@@ -150,7 +151,7 @@ class _Action:
     """The memory of an action.
 
     Attributes:
-        before: The part before its first wait for a gather; all of it where it waits for none.
+        before: The part before it first waits for a gather or a reduction; all of it where it waits for none.
         after: The rest. When it begins, reductions of earlier actions have ended.
         units: The unit of each element of both parts, in the order in which they run.
         first_after: The first of them that belongs to `after`.
@@ -165,7 +166,7 @@ class _Action:
 
     @classmethod
     def of(cls, elements: Sequence[tuple[int, _Profile]], wait: int | None, reducing_bytes: int) -> _Action:
-        """Returns the action whose elements, each with its unit, wait for a gather first at number `wait`."""
+        """Returns the action whose elements, each with its unit, first wait for a call at number `wait`."""
         profiles, units = [profile for _, profile in elements], tuple(unit for unit, _ in elements)
         if wait is None:
             return cls(_in_turn(profiles), None, units, len(profiles), reducing_bytes)
@@ -178,6 +179,10 @@ class _Action:
         return self.units[self.before.place]
 
 
+_LaneCall = tuple[Literal["gather", "reduce"], int]
+"""A call for a unit, by the unit's place in the action."""
+
+
 class _GatherLane:
     """Bounds the memory of gathers and reductions, which run in the order of issue, at unknown times.
 
@@ -187,24 +192,24 @@ class _GatherLane:
 
     def __init__(self) -> None:
         self.slack_bytes = 0
-        self._open: list[tuple[int, int, int]] = []
+        self._open: list[tuple[_LaneCall, int, int]] = []
 
-    def issue(self, rise: int, net: int, *, gathers: int = -1) -> int:
+    def issue(self, call: _LaneCall, rise: int, net: int) -> int:
         """Adds a call that takes `rise` bytes and has changed memory by `net` when it has ended.
 
-        `gathers` is the unit whose parameters it gathers. Returns by how much the bound grows.
+        Returns by how much the bound grows.
         """
         before = self.slack_bytes
-        self._open.append((rise, net, gathers))
+        self._open.append((call, rise, net))
         self.slack_bytes = max(before, rise) - net
         return net + self.slack_bytes - before
 
-    def wait(self, unit: int) -> int:
-        """Ends all calls up to the gather of a unit. Returns by how much the bound grows, which is never above 0."""
+    def wait(self, call: _LaneCall) -> int:
+        """Ends all calls up to `call`. Returns by how much the bound grows, which is never above 0."""
         before, self.slack_bytes = self.slack_bytes, 0
-        last = max(at for at, (_, _, gathers) in enumerate(self._open) if gathers == unit)
+        last = max((at for at, (issued, _, _) in enumerate(self._open) if issued == call), default=-1)
         del self._open[: last + 1]
-        for rise, net, _ in self._open:
+        for _, rise, net in self._open:
             self.slack_bytes = max(self.slack_bytes, rise) - net
         return self.slack_bytes - before
 
@@ -282,19 +287,32 @@ class _Walk:
         numbers = range(len(units)) if forward else range(len(units))[::-1]
         units = [units[number] for number in numbers]
         fetched = [rules.fetched(unit, kind) for unit in units]
-        ahead = self.spec.prefetch[0 if forward else 1] if any(fetched) else 0
+        split = [bool(sharded and sharded.spec.gathers and sharded.reduces(unit)) for unit in units]
+        gathers = [
+            here and sharded is not None and sharded.gathers(unit, kind)
+            for unit, here in zip(units, split, strict=True)
+        ]
+        reduces = [here and kind in CLOSES for here in split]
+        ahead = self.spec.prefetch[0 if forward else 1] if any(fetched) or any(gathers) else 0
         parts = cut_parts([self._items(unit.work, kind) for unit in units], cuts) if cuts else None
         elements: list[tuple[int, _Profile]] = []
         lane, wait, leaving_bytes = _GatherLane(), None, 0
         for at in range(-ahead, len(units)):
-            for category, size in fetched[at + ahead].items() if at + ahead < len(units) else ():
-                size = lane.issue(size, size, gathers=at + ahead) if category == "buffers" else size
-                elements.append((numbers[at + ahead], self._change(category, size)))
+            if (coming := at + ahead) < len(units):
+                sizes = dict(fetched[coming])
+                if gathers[coming]:
+                    size = sizes.get("buffers", 0)
+                    sizes["buffers"] = lane.issue(("gather", coming), size, size)
+                elements += [(numbers[coming], self._change(category, size)) for category, size in sizes.items()]
             if at < 0:
                 continue
-            if "buffers" in fetched[at]:
+            waits: list[_LaneCall] = [("gather", at)] if gathers[at] else []
+            if at >= GRADIENT_BUFFERS and reduces[at - GRADIENT_BUFFERS]:
+                waits.append(("reduce", at - GRADIENT_BUFFERS))
+            if waits:
                 wait = len(elements) if wait is None else wait
-                elements.append((numbers[at], self._change("buffers", lane.wait(at))))
+                ended_bytes = sum(lane.wait(call) for call in waits)
+                elements.append((numbers[at], self._change("buffers", ended_bytes)))
             if parts is None:
                 profile = self._unit(units[at], kind, allocates)
             else:
@@ -303,9 +321,10 @@ class _Walk:
             if leaving_bytes:
                 elements.append((numbers[at], self._change("activations", -leaving_bytes)))
             leaving_bytes = units[at].offloaded_bytes if forward else 0
-            if sharded and sharded.spec.gathers and kind in CLOSES:
+            if sharded and reduces[at]:
                 copied, freed = sharded.reduction_bytes(units[at])
-                elements.append((numbers[at], self._change("buffers", lane.issue(copied, copied - freed))))
+                size = lane.issue(("reduce", at), copied, copied - freed)
+                elements.append((numbers[at], self._change("buffers", size)))
         if leaving_bytes:
             elements.append((numbers[-1], self._change("activations", -leaving_bytes)))
         return _Action.of(elements, wait, lane.slack_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import Collective, Phase
@@ -13,6 +13,12 @@ from foretrace.program.program import Communicator
 from foretrace.schedules import ActionKind
 from foretrace.step.segments import OPENS
 from foretrace.step.spec import Compute, Item, Sharding, Unit, Work
+
+GRADIENT_BUFFERS: Final = 2
+"""Units whose whole gradients are there at once where every backward reduces them.
+
+FSDP2's `post_backward` waits for the reduction of the unit before (torch/distributed/fsdp/_fully_shard,
+`reduce_scatter_state`), so that the unit after it begins when that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +29,12 @@ class ShardedUnits:
     groups: Mapping[str, Communicator]
 
     def gathered_bytes(self, unit: Unit) -> int:
-        """Returns the memory that a unit's parameters take while they are gathered."""
-        return 0 if self.spec.holds else gathered_bytes(self.spec, unit)
+        """Returns the memory that a unit's parameters take while they are gathered, beyond buffers that stay."""
+        return 0 if self._holds(unit) else self._whole_bytes(unit)
+
+    def held_bytes(self, unit: Unit) -> int:
+        """Returns the memory of a unit's gathered parameters that stays allocated."""
+        return self._whole_bytes(unit) if self._holds(unit) else 0
 
     def gradient_bytes(self, unit: Unit) -> int:
         """Returns the memory that a unit's whole gradients take until they are scattered, beyond buffers that stay."""
@@ -64,21 +74,26 @@ class ShardedUnits:
                 bytes=_gathered(self.spec, count, narrow),
                 layer=unit.layer,
                 after=after,
-                alloc=None if self.spec.holds else {"buffers": _gathered(self.spec, count, narrow)},
+                alloc=None if self._holds(unit) else {"buffers": _gathered(self.spec, count, narrow)},
                 **facts,
             )
             for count, narrow, group in _split(self.spec, unit)
         ]
 
-    def reduce(self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], chunk: int) -> list[OpRef]:
-        """Appends the reduce-scatters of a unit's gradients, which free them. Replicas then all-reduce their part."""
-        ops = []
+    def reduce(
+        self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], chunk: int
+    ) -> tuple[list[OpRef], list[OpRef]]:
+        """Appends the reduce-scatters of a unit's gradients, which free them. Replicas then all-reduce their part.
+
+        Returns the reduce-scatters and the all-reduces.
+        """
+        scattered, replicated = list[OpRef](), list[OpRef]()
         size, held = self.spec.gradient_bytes, self.spec.parameter_bytes
         facts: dict[str, Any] = {"phase": Phase.BACKWARD, "chunk": chunk, "layer": unit.layer}
         for count, _, group in _split(self.spec, unit):
             copied = self._copied_bytes(count)
             freed = copied + held * count if self.spec.gathers else 0
-            op = block.collective(
+            scatter = block.collective(
                 Collective.REDUCE_SCATTER,
                 self.groups[group],
                 name=f"reduce {unit.work.name}",
@@ -89,18 +104,19 @@ class ShardedUnits:
                 free={"buffers": freed} if freed else None,
                 **facts,
             )
+            scattered.append(scatter)
             if group == "shard" and self.spec.replicas > 1:
-                op = block.collective(
+                replica = block.collective(
                     Collective.ALL_REDUCE,
                     self.groups["replicate"],
                     name=f"replicate {unit.work.name}",
                     lane="replicate",
                     bytes=size * count // self.spec.ranks,
-                    after=op,
+                    after=scatter,
                     **facts,
                 )
-            ops.append(op)
-        return ops
+                replicated.append(replica)
+        return scattered, replicated
 
     def with_copies(self, work: Work, kind: ActionKind, items: Sequence[Item]) -> Sequence[Item]:
         """Returns a unit's items in an action between copies from and to the buffers of its collectives, if any."""
@@ -116,15 +132,19 @@ class ShardedUnits:
         first = [out] if kind != ActionKind.BACKWARD_WEIGHT and self.spec.reshard else []
         return [*first, *items, *([into] if kind != ActionKind.BACKWARD_INPUT else [])]
 
+    def _holds(self, unit: Unit) -> bool:
+        """Returns whether a unit's gathered parameters have memory of their own, which all microbatches use."""
+        return self.spec.holds and not self.releases(unit)
+
+    def _whole_bytes(self, unit: Unit) -> int:
+        """Returns the size of a unit's parameters that several ranks split, as they are gathered."""
+        split = _split(self.spec, unit) if self.spec.gathers else []
+        return sum(_gathered(self.spec, count, narrow) for count, narrow, _ in split)
+
     def _copied_bytes(self, count: int) -> int:
         """Returns the size of the copies of gradients that are reduced in another dtype than they are computed in."""
         spec = self.spec
         return spec.gradient_bytes * count if spec.gathers and spec.gradient_bytes != spec.parameter_bytes else 0
-
-
-def gathered_bytes(spec: Sharding, unit: Unit) -> int:
-    """Returns the size of a unit's parameters that several ranks split, as they are gathered."""
-    return sum(_gathered(spec, count, narrow) for count, narrow, _ in _split(spec, unit)) if spec.gathers else 0
 
 
 def _split(spec: Sharding, unit: Unit) -> list[tuple[int, int, str]]:

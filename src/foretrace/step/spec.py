@@ -285,8 +285,8 @@ class Sharding:
         gathers: Whether parameters are split too, and gathered before a unit runs. Else they are whole, and the two
             buffers in which whole gradients wait for their reduction are held all the time.
         overlap: Whether gradients are reduced next to the backward, where parameters are whole; else it waits.
-        holds: Whether gathered parameters have memory of their own all the time: where several microbatches are on
-            their way and none drops them.
+        holds: Whether gathered parameters that the forward does not drop have memory of their own all the time: where
+            several microbatches are on their way and share them.
         narrow_parameter_bytes: The size of one gathered parameter of a layer that computes in 8 bits or fewer.
     """
 

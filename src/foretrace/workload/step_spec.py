@@ -14,12 +14,11 @@ from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.program.program import Source
 from foretrace.schedules import Schedule
 from foretrace.schedules.pipeline import Transfer
-from foretrace.step.actions import GRADIENT_BUFFERS
 from foretrace.step.buckets import Bucket, megatron_buckets, megatron_limit
 from foretrace.step.end import TrainingEnd, turns_of
 from foretrace.step.groups import group_size
 from foretrace.step.optimizer import WIDE_BYTES, Adam, Share
-from foretrace.step.sharding import gathered_bytes
+from foretrace.step.sharding import GRADIENT_BUFFERS, ShardedUnits
 from foretrace.step.spec import (
     Call,
     ChunkSpec,
@@ -239,16 +238,17 @@ def _sharding(setting: Setting, optimizer: Adam) -> Sharding | None:
         gathers=setting.splits_parameters,
         overlap=setting.grad_overlap or setting.splits_parameters,
         # Forwards of later microbatches find the parameters that the first one gathered.
-        holds=setting.splits_parameters and setting.plan.pp > 1 and not (setting.plan.reshard and setting.zero == 3),
+        holds=setting.splits_parameters and setting.plan.pp > 1,
         narrow_parameter_bytes=optimizer.narrow_gathered_bytes,
     )
 
 
 def _whole_parameter_bytes(sharding: Sharding | None, chunks: Sequence[ChunkSpec]) -> int:
     """Returns the memory of gathered parameters that stays all the time."""
-    if sharding is None or not sharding.holds:
+    if sharding is None:
         return 0
-    return sum(gathered_bytes(sharding, unit) for chunk in chunks for unit in chunk.units)
+    sharded = ShardedUnits(sharding, {})
+    return sum(sharded.held_bytes(unit) for chunk in chunks for unit in chunk.units)
 
 
 def _gradient_buffer_bytes(setting: Setting, chunks: Sequence[ChunkSpec], optimizer: Adam, share: Share) -> int:

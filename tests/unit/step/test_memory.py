@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from foretrace.schedules import ActionKind
 from foretrace.step.memory import SchedulePlace, stage_peaks
 from foretrace.step.spec import StepSpec
@@ -66,6 +68,25 @@ def test_parameters_that_ranks_split_give_a_bound() -> None:
     assert not peak.exact
     # The layer that runs and its gradients in bf16, those of the one before it, and their copy in fp32 for the scatter.
     assert peak.by_category["buffers"] == (3 * 2 + 4) * PARAMETERS + WORKSPACES
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(8, pp=2, zero=3, schedule="gpipe"),
+        Plan(8, pp=2, zero=3, schedule="gpipe", reshard=False),
+    ],
+)
+def test_gathered_parameters_and_their_gradients_do_not_add_up_over_microbatches(plan: Plan) -> None:
+    few, many = (stage_peaks(spec_of(12, replace(plan, gbs=4 * count), ends=True)) for count in (4, 16))
+    assert [peak.by_category["buffers"] for peak in few] == [peak.by_category["buffers"] for peak in many]
+
+
+def test_weight_gradients_of_a_divided_backward_need_no_memory_before_they_are_made() -> None:
+    peaks = stage_peaks(spec_of(12, Plan(8, pp=2, zero=3, gbs=32, schedule="zb-h1")))
+    # At most three layers have gradients in bf16 and their copy in fp32, and two have gathered parameters.
+    most = (3 * (2 + 4) + 2 * 2) * PARAMETERS + WORKSPACES + 2 * SENT
+    assert all(peak.by_category["buffers"] <= most for peak in peaks)
 
 
 def test_roles_that_do_the_same_have_the_same_peak() -> None:
