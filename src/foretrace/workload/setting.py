@@ -8,6 +8,7 @@ from typing import Any
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.models.model import Model
+from foretrace.workload.constraints import BOTH_ENDS
 from foretrace.workload.plan import Plan
 from foretrace.workload.stack import Stack
 
@@ -50,6 +51,11 @@ class Setting:
     def splits_parameters(self) -> bool:
         """Whether data-parallel ranks hold only a part of parameters between steps."""
         return self.stack.splits_parameters(self.zero)
+
+    @property
+    def has_head_table(self) -> bool:
+        """Whether the head has parameters of its own: not where it is tied to an embedding on the same stage."""
+        return not self.model.tied or (self.plan.pp > 1 and self.schedule not in BOTH_ENDS)
 
     @property
     def tokens(self) -> int:

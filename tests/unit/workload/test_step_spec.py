@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_tied_embedding_is_reduced_between_the_stages_that_have_its_ends(sched
     spec = step_spec(setting_of(8, plan, tied=True), works(8, ends=True))
     axes = {role.stage: [one.item.axis for one in role.end if isinstance(one.item, Call)] for role in spec.roles}
     assert [stage for stage, listed in axes.items() if "embd" in listed] == stages
+
+
+@pytest.mark.parametrize(("schedule", "tables"), [("1f1b", 2), ("zb-v", 1), ("dualpipe-v", 1), ("dualpipe", 2)])
+def test_a_tied_table_is_held_once_by_a_stage_that_has_both_ends(schedule: str, tables: int) -> None:
+    """DualPipe holds the model twice, and both ends on each of two stages."""
+    gpt2 = model("gpt2")
+    setting = settle(gpt2, Plan(gpus=2, pp=2, gbs=8, schedule=schedule))
+    held = sum(chunk.parameters for role in step_spec(setting).roles for (chunk,) in role.chunks)
+    table, copies = setting.vocab * gpt2.hidden, 2 if schedule == "dualpipe" else 1
+    untied = settle(replace(gpt2, tied=False), setting.plan)
+    whole = sum(chunk.parameters for role in step_spec(untied).roles for (chunk,) in role.chunks)
+    assert whole - held == (2 * copies - tables) * table
 
 
 def test_gathers_follow_the_order_of_the_forwards() -> None:

@@ -63,7 +63,7 @@ def head_modules(setting: Setting) -> list[Module]:
         work = layers.mtp_work(setting)
         module = Module("final_column", work.forward, (*work.recompute, *work.backward), "final_column")
         modules += [module] * setting.model.mtp
-    pieces = head(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
+    pieces = head(shape_of(setting), own_table=setting.has_head_table)
     sums = [item for item in pieces[-1].forward if isinstance(item, Call)]
     modules.append(_without(_module("final_column", pieces, "final_column"), sums))
     return [*modules, *(Module(f"cross_entropy{number}", (call,), ()) for number, call in enumerate(sums, start=1))]

@@ -36,7 +36,7 @@ def head_work(setting: Setting) -> Work:
 
     A tied head has parameters of its own only where the embedding is on another stage.
     """
-    return _head_work(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
+    return _head_work(shape_of(setting), own_table=setting.has_head_table)
 
 
 def mtp_work(setting: Setting, tables: int = 0) -> Work:
