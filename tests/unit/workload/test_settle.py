@@ -164,6 +164,17 @@ def test_prefetch_has_an_effect_where_something_is_fetched() -> None:
     assert not ignored(offload_layers=2)
 
 
+def test_offloaded_modules_have_an_effect_in_layers_that_are_not_recomputed() -> None:
+    def ignored(layers: int | None) -> bool:
+        modules = {"offload_modules": ("core_attn", "attn_proj"), "stack": "megatron-core"}
+        plan = Plan(2, pp=2, recompute="full", recompute_layers=layers, **modules)  # type: ignore[arg-type]
+        return "field-ignored" in {note.code for note in settle(preset("llama3-8b"), plan).diagnostics}
+
+    assert ignored(None)
+    assert ignored(16)
+    assert not ignored(15)
+
+
 def test_lists_are_as_good_as_tuples() -> None:
     setting = settle(model(8), Plan(8, pp=2, stage_layers=[3, 5], documents=[64, 64]), STACK)  # type: ignore[arg-type]
     assert (setting.plan.stage_layers, setting.plan.documents) == ((3, 5), (64, 64))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from foretrace.models.model import Experts, LatentAttention, Layer
 from foretrace.step.spec import Work
@@ -53,9 +55,8 @@ def dropped_share(setting: Setting, module: RecomputeModule) -> float:
 
     It is that of the layer that gains most.
     """
-    keeping = _keeping(setting)
-    rest = replace(keeping, modules=tuple(other for other in keeping.modules if other != module))
-    return max(1 - less.saved_bytes / more.saved_bytes for less, more in _each_layer(setting, keeping, rest))
+    works = _each_layer(setting, lambda keeping: replace(keeping, modules=_without(module, keeping.modules)))
+    return max(1 - less.saved_bytes / more.saved_bytes for less, more in works)
 
 
 def offloaded_share(setting: Setting, module: OffloadModule) -> float:
@@ -63,16 +64,19 @@ def offloaded_share(setting: Setting, module: OffloadModule) -> float:
 
     It is that of the layer that gains most.
     """
-    keeping = _keeping(setting)
-    rest = replace(keeping, offloads=tuple(other for other in keeping.offloads if other != module))
-    works = _each_layer(setting, keeping, rest)
+    works = _each_layer(setting, lambda keeping: replace(keeping, offloads=_without(module, keeping.offloads)))
     return max((more.offloaded_bytes - less.offloaded_bytes) / more.saved_bytes for more, less in works)
 
 
-def _each_layer(setting: Setting, *ways: Keeping) -> list[list[Work]]:
-    """Returns the work of each kind of layer, kept in each of several ways."""
+def _without(module: str, modules: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(other for other in modules if other != module)
+
+
+def _each_layer(setting: Setting, change: Callable[[Keeping], Keeping]) -> list[tuple[Work, Work]]:
+    """Returns the work of each kind of layer as the plan keeps its activations, and with a change of that."""
     shape = shape_of(setting)
-    return [[_layer_work(shape, layer, way) for way in ways] for layer in dict.fromkeys(setting.model.layers)]
+    kinds = dict.fromkeys((layer, _keeping(setting, number)) for number, layer in enumerate(setting.model.layers))
+    return [(_layer_work(shape, layer, way), _layer_work(shape, layer, change(way))) for layer, way in kinds]
 
 
 def recomputed_modules(setting: Setting) -> tuple[RecomputeModule, ...]:
