@@ -162,10 +162,12 @@ def _copies_gradients(setting: Setting) -> bool:
     """Returns whether 16-bit gradients are copied to fp32 for the update of an fp32 copy of parameters.
 
     A precision-aware optimizer reads them as they are, unless weights are quantized: then Megatron-core keeps the fp32
-    copy of parameters itself (`use_precision_aware_optimizer_no_fp8_or_ds_fp8` of OptimizerConfig).
+    copy of parameters itself (`use_precision_aware_optimizer_no_fp8_or_ds_fp8` of OptimizerConfig). PyTorch's
+    optimizers take gradients in the dtype of what they update.
     """
     plan = setting.plan
-    aware = plan.moment_dtype is not None or plan.master_dtype is not None
+    chosen = plan.moment_dtype is not None or plan.master_dtype is not None
+    aware = setting.stack.precision_aware_optimizer and chosen
     return not plan.offload_optimizer and not (aware and plan.precision not in NARROW_PRECISIONS)
 
 

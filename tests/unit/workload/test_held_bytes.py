@@ -114,6 +114,7 @@ def test_what_parameters_in_8_bits_are_gathered_as(precision: Any, zero: Any, ga
         ({"grad_dtype": "bf16", "moment_dtype": "fp32"}, False),
         ({"grad_dtype": "bf16", "moment_dtype": "bf16", "precision": "mxfp8"}, True),
         ({"grad_dtype": "bf16", "moment_dtype": "bf16", "precision": "mxfp8", "master_dtype": "fp16"}, False),
+        ({"stack": "torch-eager", "master_dtype": "fp32"}, True),
         ({"grad_dtype": "bf16", "offload_optimizer": True}, False),
         ({"stack": "torch-eager"}, False),
     ],
