@@ -154,7 +154,7 @@ def _context(setting: Setting) -> Iterator[CommUse]:
 
 
 def _data(setting: Setting, has_experts: bool) -> Iterator[CommUse]:
-    """Gradients and parameters of Megatron's buckets, and the norm of all gradients."""
+    """Yields those of gradients and parameters in Megatron's buckets, and of the norm of all gradients."""
     mesh = setting.mesh
     if not _joins_world(setting):
         yield CommUse("dp", ("cp", "dp"), (*_bucket_calls(setting), (Collective.ALL_REDUCE, SCALAR_BYTES)))
@@ -181,7 +181,7 @@ def _bucket_calls(setting: Setting, ranks: int | None = None) -> tuple[SizedCall
 
 
 def _sharded(setting: Setting, has_experts: bool) -> Iterator[CommUse]:
-    """FSDP: parameters and gradients of a layer, those of experts apart, and replicas of HSDP."""
+    """Yields those of FSDP: parameters and gradients of a layer and of its experts, and replicas of HSDP."""
     calls = _shard_calls(setting)
     if not _joins_world(setting):
         yield CommUse("shard", ("cp", "shard"), (*calls, (Collective.ALL_REDUCE, SCALAR_BYTES)))
@@ -263,8 +263,8 @@ class _Places:
             elif use.neighbours == 0:
                 kinds.append(((layout, None),))
             else:
-                beside = self._beside(use, groups[number == kind])
-                kinds += (((layout, Peers(near=near, far=far)),) for near, far in beside)
+                counts = self._neighbour_counts(use, groups[number == kind])
+                kinds += (((layout, Peers(near=near, far=far)),) for near, far in counts)
         return tuple(kinds)
 
     def layouts(self, groups: Longs) -> tuple[list[GroupLayout], Longs]:
@@ -297,7 +297,7 @@ class _Places:
         groups = self._mesh.embedding_groups() if axes == ("embd",) else self._mesh.groups(*axes)
         return groups.astype(np.int64)
 
-    def _beside(self, use: CommUse, groups: Longs) -> list[tuple[int, int]]:
+    def _neighbour_counts(self, use: CommUse, groups: Longs) -> list[tuple[int, int]]:
         """Returns how many neighbours a rank of these groups has on its island and beyond, each combination once."""
         island = self._island[groups]
         same = island == np.roll(island, -1, axis=1)
@@ -316,7 +316,9 @@ class _Places:
         times = 2 if groups.shape[1] == 2 else 1
         close = (GroupLayout(2, 1, 1, 2, 2, 2, 2, 1.0), Peers(near=1))
         apart = (GroupLayout(2, 2, 2, 1, 1, 1, 1, 1.0), Peers(far=1))
-        return tuple((close,) * (times * near) + (apart,) * (times * far) for near, far in self._beside(use, groups))
+        return tuple(
+            (close,) * (times * near) + (apart,) * (times * far) for near, far in self._neighbour_counts(use, groups)
+        )
 
 
 def _all_others(layout: GroupLayout) -> Peers:

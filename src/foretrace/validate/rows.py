@@ -39,7 +39,7 @@ def _with_recipe_layout(model: Model, plan: Plan) -> Plan:
     """Returns a plan of DeepSeek-V3 with the layout of its recipe, which is the same with and without MTP.
 
     recipes/deepseek/deepseek_v3.py, `set_deepseek_v3_pipeline_model_parallel_layout`: MTP is what a model with it has
-    beside the loss.
+    next to the loss.
     """
     parts, layers = plan.pp * plan.vpp, len(model.layers)
     if plan.pp == 1 or plan.layout is not None or layers % parts == 0 or layers + 2 < parts:

@@ -106,11 +106,11 @@ class Plan:
     precision: Precision = "bf16"
     """Of the operands of linear layers."""
     grad_dtype: GradDtype | None = None
-    """In which gradients are accumulated and reduced; None: the stack's."""
+    """The dtype in which gradients are accumulated and reduced; None: the stack's."""
     master_dtype: MasterDtype | None = None
-    """Of the optimizer's own copy of parameters; None: fp32 where the stack has one."""
+    """The dtype of the optimizer's own copy of parameters; None: fp32 where the stack has one."""
     moment_dtype: MomentDtype | None = None
-    """Of the optimizer's two moments; None: the stack's."""
+    """The dtype of the optimizer's two moments; None: the stack's."""
     fp8_params: bool = False
     """Whether parameters are held and gathered in 8 bits (Megatron-core's `fp8_param_gather`)."""
     fp8_activation_input: bool = False

@@ -34,7 +34,7 @@ class Stack:
     gradient_dtype: Literal["fp32", "bf16", "fp16"]
     """In which gradients are accumulated and reduced."""
     optimizer_state_dtype: Literal["fp32", "bf16", "fp16", "fp8"]
-    """Of each of the two moments. Scales of 8-bit moments, one for each tensor, are left out."""
+    """The dtype of each of the two moments. Scales of 8-bit moments, one for each tensor, are left out."""
     fused_gradient_accumulation: bool
     """Whether weight-gradient products add into the accumulated gradient themselves."""
     sequence_parallel: bool
@@ -90,7 +90,7 @@ class Stack:
     loss_scaling: bool = False
     """Whether gradients are divided by a loss scale and checked for overflow before the update (fp16)."""
     master_dtype: Literal["fp32", "fp16"] = "fp32"
-    """Of the optimizer's copy of parameters, where it has one."""
+    """The dtype of the optimizer's copy of parameters, where it has one."""
     precision_aware_optimizer: bool = False
     """Whether a plan may choose the dtypes of moments and of the copy of parameters, as Transformer Engine's FusedAdam
     lets it."""

@@ -66,7 +66,7 @@ class _Kept:
 
     @classmethod
     def of_policy(cls, pieces: Sequence[Piece], stack: Stack, recompute: Recompute, input_bytes: int) -> _Kept:
-        """Everything is dropped but the input, and under `selective` the products that torchtitan's policy keeps."""
+        """Keeps nothing but the input and, under `selective`, the products that torchtitan's policy keeps."""
         products = _kept_products(pieces) if recompute == "selective" else set[int]()
         needed = pieces[: _last_needed(pieces)] if stack.early_stop else pieces
         again = [item for index, piece in enumerate(needed) if index not in products for item in piece.forward]
@@ -78,7 +78,7 @@ class _Kept:
 
     @classmethod
     def of_modules(cls, pieces: Sequence[Piece], stack: Stack, keeping: Keeping) -> _Kept:
-        """Everything is kept but what the modules of the plan make again."""
+        """Keeps everything but what the modules of the plan make again."""
         modules = keeping.modules if keeping.recompute == "selective" else ()
         parts = recomputed_parts(pieces, stack, modules)
         tensors = _tensors(pieces)
