@@ -212,6 +212,7 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
             )
         ),
         (plan.pp_overlap and plan.pp == 1, "pp overlap (pp is 1)"),
+        (bool(plan.account_for) and plan.pp == 1, f"account_for {', '.join(plan.account_for or ())} (pp is 1)"),
         *(
             (offloaded_share(setting, module) <= 0, f"offload {module} (it keeps nothing of its own)")
             for module in plan.offload_modules

@@ -164,6 +164,15 @@ def test_prefetch_has_an_effect_where_something_is_fetched() -> None:
     assert not ignored(offload_layers=2)
 
 
+def test_ends_that_count_as_layers_have_an_effect_in_a_pipeline() -> None:
+    def ignored(pp: int) -> bool:
+        notes = settle(model(6), Plan(8, pp=pp, account_for=("embedding", "loss")), STACK).diagnostics
+        return "field-ignored" in {note.code for note in notes}
+
+    assert ignored(1)
+    assert not ignored(2)
+
+
 def test_offloaded_modules_have_an_effect_in_layers_that_are_not_recomputed() -> None:
     def ignored(layers: int | None) -> bool:
         modules = {"offload_modules": ("core_attn", "attn_proj"), "stack": "megatron-core"}
