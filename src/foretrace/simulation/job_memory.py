@@ -45,9 +45,9 @@ NCCL_KERNELS_BYTES: Final = 170 << 20
 """NCCL's own kernels: by so much the first communicator of a process is larger than the next (H200, NCCL 2.28.9,
 `benchmarks/truth/h200_process_memory.json`)."""
 
-MAX_REPORTED_BYTES: Final = 4 << 30
-"""More than the largest communicator whose memory is reported: 3.28 GB for an all-to-all of 8 H100s (NCCL issue 1685).
-What is larger follows from NCCL's source alone."""
+REPORTED_BYTES: Final = 3_280_000_000
+"""The largest communicator whose memory is reported: an all-to-all of 8 H100s (NCCL issue 1685). What a larger one
+takes beyond that follows from NCCL's source alone."""
 
 SCALAR_BYTES: Final = 8.0
 """A loss, a norm or a barrier."""
@@ -107,7 +107,8 @@ def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]
         for use in communicators(setting):
             size = counted.bytes_of(use, machine, places, setting.mesh)
             if size:
-                parts.append(MemoryPart(f"NCCL {use.name}", size, _source(use, size)))
+                unsure = max(size - REPORTED_BYTES, 0)
+                parts.append(MemoryPart(f"NCCL {use.name}", size, _source(use, unsure), unsure))
         parts += dispatcher_parts(setting, counted.expert_layout(places, setting.mesh))
         parts += user_buffer_parts(setting)
     return tuple(parts)
@@ -227,8 +228,8 @@ def _experts(setting: Setting) -> Iterator[CommUse]:
         yield CommUse("expert tp", ("etp",), ((Collective.ALL_GATHER, size), (Collective.REDUCE_SCATTER, size)))
 
 
-def _source(use: CommUse, size: int) -> str:
-    if size > MAX_REPORTED_BYTES:
+def _source(use: CommUse, unsure_bytes: int) -> str:
+    if unsure_bytes:
         return "NCCL's buffers for each peer; not measured for so many in a domain"
     if use.in_pairs:
         return "NCCL's buffers of a communicator for each neighbour"

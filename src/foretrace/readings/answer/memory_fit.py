@@ -35,11 +35,15 @@ Verdict = Literal["fits", "caution", "does not fit"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """Memory that a training process holds outside the framework's allocator, or a part of it, and how it is known."""
+    """A part of the memory that a training process holds outside the framework's allocator, and how it is known.
+
+    `unsure_bytes` is what it may take less: the part of it that no measurement supports.
+    """
 
     name: str
     bytes: int
     source: str
+    unsure_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class MemoryFit:
     def needed_band_bytes(self) -> tuple[int, int, int]:
         """The memory that a GPU needs: lowest, usual and highest."""
         low, middle, high = (size + self.outside_bytes for size in self.reserved_band_bytes)
-        return low, middle, high
+        return low - sum(part.unsure_bytes for part in self.outside), middle, high
 
     @property
     def needed_bytes(self) -> int:

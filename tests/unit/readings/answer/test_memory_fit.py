@@ -73,3 +73,10 @@ def test_another_stage_may_need_most_where_it_fragments(monkeypatch: pytest.Monk
     assert fit.needed_bytes == 84 * GIB
     assert fit.warning is not None
     assert "stage 1" in fit.warning.message
+
+
+def test_what_no_measurement_supports_casts_doubt_but_does_not_refuse() -> None:
+    unsure = ProcessMemory(80 * GIB, (MemoryPart("NCCL", 30 * GIB, "test", unsure_bytes=27 * GIB),))
+    fit = MemoryFit((stage("stage 0", 60.0),), unsure)
+    assert fit.needed_bytes > fit.capacity_bytes
+    assert fit.verdict == "caution"
