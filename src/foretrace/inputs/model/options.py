@@ -43,6 +43,9 @@ def _without_modules(values: dict[str, Any]) -> dict[str, Any]:
 
     A job file may name parts; who asks for no recomputation, or for whole layers, does not mean them.
     """
+    if values.get("recompute") == "selective" and values.get("recompute_modules") == ():
+        problem = "--recompute selective recomputes parts of a layer, --recompute-modules none does not"
+        raise UsageError("conflicting-options", problem, hint="leave out one of the two")
     if values.get("recompute") not in ("none", "full"):
         return {}
     if values["recompute"] == "none" and values.get("recompute_modules"):

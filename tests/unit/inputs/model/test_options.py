@@ -18,7 +18,8 @@ def test_selective_keeps_the_parts_of_a_file() -> None:
     assert plan_fields({"recompute_modules": "mlp,moe_act"}) == {"recompute_modules": ("mlp", "moe_act")}
 
 
-def test_nothing_and_parts_are_not_asked_for_together() -> None:
+@pytest.mark.parametrize(("recompute", "modules"), [("none", "mlp"), ("selective", "none")])
+def test_nothing_and_parts_are_not_asked_for_together(recompute: str, modules: str) -> None:
     with pytest.raises(UsageError) as caught:
-        plan_fields({"recompute": "none", "recompute_modules": "mlp"})
+        plan_fields({"recompute": recompute, "recompute_modules": modules})
     assert caught.value.code == "conflicting-options"
