@@ -20,7 +20,7 @@ Run = Callable[[], Answer]
 Ask = Callable[[Mapping[str, str]], Run]
 """Returns what simulates the job with some options changed: texts by name, one for each axis."""
 
-OUT_OF_MEMORY, UNKNOWN = "out-of-memory", "unknown-name"
+OUT_OF_MEMORY, TIGHT, UNKNOWN = "out-of-memory", "memory-tight", "unknown-name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,15 @@ def _with(result: Sweep, point: Point, run: Run | SweepError) -> Sweep:
         return replace(result, outcomes=(*result.outcomes, Outcome(point, error=_error(error))))
     outcome = _outcome(result, point, answer)
     title = _common(result.title, answer.title) if result.title else answer.title
-    fresh = [note for note in answer.diagnostics if note.level == "warning"]
+    # The row of a point that does not fit says so itself; one that is tight is named.
+    fresh = [_of_point(note, outcome) for note in answer.diagnostics if note.level == "warning" and not outcome.error]
     warnings = tuple(dict.fromkeys((*result.warnings, *fresh)))
     return replace(result, outcomes=(*result.outcomes, outcome), title=title, warnings=warnings)
+
+
+def _of_point(note: Diagnostic, outcome: Outcome) -> Diagnostic:
+    """Returns a warning with the point that it is about, where points differ in it."""
+    return replace(note, message=f"{outcome.label}: {note.message}") if note.code == TIGHT else note
 
 
 def _error(error: ForetraceError) -> SweepError:
