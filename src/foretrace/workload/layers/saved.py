@@ -115,8 +115,9 @@ def _alive_at_once(parts: Sequence[Recomputed], tensors: dict[str, int], kept: d
     """Returns the most bytes of dropped tensors that are alive at once while the backward of the pieces runs.
 
     A part's tensors live from the backward of the last piece that needs them to that of its own first piece: the output
-    of a norm that was dropped is there while all of the experts' backward runs. Where a part keeps its input in 16 bits
-    instead of 8, what that takes more is counted once, as kept.
+    of a norm that was dropped is there while all of the experts' backward runs. A part within another is dropped there
+    too, so that its tensors live as long as its own do. Where a part keeps its input in 16 bits instead of 8, what that
+    takes more is counted once, as kept.
 
     Args:
         parts: The parts that run again.
@@ -124,9 +125,11 @@ def _alive_at_once(parts: Sequence[Recomputed], tensors: dict[str, int], kept: d
         kept: What it keeps with it.
     """
     peak = 0
+    # Of parts that drop the same tensor, the one with the fewest pieces is the innermost.
+    owner = {name: part for part in sorted(parts, key=lambda part: -len(part.pieces)) for name in part.dropped}
     for moment in parts:
         alive = [part for part in parts if part.first <= moment.last <= part.last]
-        again = {name for part in alive for name in part.dropped if name in tensors}
+        again = {name for name, part in owner.items() if part in alive and name in tensors}
         instead = {name for part in alive for name in part.kept if name in kept and name not in tensors}
         peak = max(peak, sum(tensors[name] for name in again) - sum(kept[name] for name in instead))
     return peak
