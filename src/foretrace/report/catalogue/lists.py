@@ -28,7 +28,7 @@ from foretrace.report.catalogue.models import print_list as print_models
 from foretrace.report.json import to_json
 from foretrace.schedules.registry import names as schedule_names
 from foretrace.schedules.registry import schedule_facts
-from foretrace.workload.plan import WORDS, Plan
+from foretrace.workload.plan import WORD_LISTS, WORDS, Plan
 from foretrace.workload.stack import Stack
 from foretrace.workload.stacks import STACKS
 
@@ -52,6 +52,21 @@ class ListRow:
     description: str
     details: Mapping[str, Detail]
 
+
+_MODULES: Final = {
+    "core_attn": "Core attention: scores, softmax and their product with the values.",
+    "moe_act": "The activation of experts.",
+    "layernorm": "The norms before attention and before the feed-forward, where they are modules of their own.",
+    "mla_up_proj": "Latent attention: norms of latents, projections up, rotation.",
+    "mlp": "The dense feed-forward; nothing in layers with experts.",
+    "moe": "All of a layer's experts: router, dispatch, products, combination, shared experts.",
+    "shared_experts": "The shared experts.",
+    "attn_norm": "The norm before attention.",
+    "qkv_linear": "The projections to queries, keys and values.",
+    "attn_proj": "The projection after attention; needs core_attn offloaded too.",
+    "mlp_norm": "The norm before the feed-forward.",
+    "expert_fc1": "The first product of experts.",
+}
 
 _DISPATCHERS: Final = {
     "alltoall": "NCCL's all-to-all: every copy of a token travels by itself.",
@@ -135,6 +150,24 @@ def _dispatchers() -> list[ListRow]:
         ListRow(name, _DISPATCHERS[name], {"held_sms": HELD_SMS.get(name), "default": name == default})
         for name in WORDS["dispatcher"]
     ]
+
+
+def _modules() -> list[ListRow]:
+    """Returns rows of the parts of a layer that can be recomputed or offloaded, and the stacks that do either."""
+    recompute, offload = WORD_LISTS["recompute_modules"], WORD_LISTS["offload_modules"]
+    rows = []
+    for name in dict.fromkeys((*recompute, *offload)):
+        stacks = STACKS.values()
+        details: dict[str, Detail] = {
+            "recompute": tuple(stack.name for stack in stacks if name in stack.recompute_modules),
+            "offload": tuple(stack.name for stack in stacks if stack.offloads_modules and name in offload),
+        }
+        rows.append(ListRow(name, _MODULES[name], details))
+    return rows
+
+
+def _module_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
+    return tuple("yes" if details[use] else "-" for use in ("recompute", "offload"))
 
 
 def _collectives() -> list[ListRow]:
@@ -248,6 +281,12 @@ _LISTS: Final = {
         ("dispatcher", "SMs", "description"),
         _dispatcher_cells,
         (f"SMs held while tokens travel, beyond NCCL's own; default: {_default('dispatcher')}",),
+    ),
+    "modules": _List(
+        _modules,
+        ("module", "recompute", "offload", "description"),
+        _module_cells,
+        ("--recompute-modules and --offload-modules, as Megatron-core names them; --json: by stack",),
     ),
     "collectives": _List(_collectives, ("collective", "also", "description"), _collective_cells),
     "precisions": _List(

@@ -13,13 +13,14 @@ from foretrace.program.dispatch import STYLES
 from foretrace.report.catalogue.lists import LISTS, MAX_WIDTH, ListRow, list_dict, list_lines, list_rows, print_rows
 from foretrace.schedules.registry import make, names, resolve
 from foretrace.simulation.network.words import EXPERTS, KNOWN, read_collective
-from foretrace.workload.plan import WORDS
+from foretrace.workload.plan import WORD_LISTS, WORDS
 from foretrace.workload.stacks import STACKS
 
 NAMES = {
     "stacks": tuple(STACKS),
     "schedules": names(),
     "dispatchers": WORDS["dispatcher"],
+    "modules": tuple(dict.fromkeys((*WORD_LISTS["recompute_modules"], *WORD_LISTS["offload_modules"]))),
     "collectives": (*KNOWN, *EXPERTS),
     "precisions": WORDS["precision"],
     "diagnostics": tuple(CODES),
