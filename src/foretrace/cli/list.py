@@ -25,7 +25,7 @@ def command(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """List what can be named: models, hardware, software, schedules, modules of a layer, precisions, codes and so on."""
+    """List what can be named: models, hardware, software, schedules, modules of a layer, precisions, codes …"""
     if not kind:
         raise UsageError("missing-argument", "a list of what?", hint=f"foretrace list {'|'.join(KINDS)}")
     name = kind.lower()
