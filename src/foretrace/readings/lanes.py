@@ -69,11 +69,13 @@ def unit_loads(timeline: Timeline) -> dict[tuple[int, int, int], float]:
     nodes = np.flatnonzero(worked)
     owner, op = graph.rank_class[nodes], graph.op[nodes]
     seconds = (timeline.end_s - timeline.start_s)[nodes] * classes.count[owner] / ranks
-    keys = np.stack([stage[owner], ops.ints("chunk")[op], ops.ints("layer")[op]])
-    units, place = np.unique(keys, axis=1, return_inverse=True)
-    totals = np.bincount(place.ravel(), weights=seconds, minlength=units.shape[1])
+    chunk, layer = ops.ints("chunk") + 1, ops.ints("layer") + 1  # -1 stands for none
+    chunks, layers = int(chunk.max(initial=0)) + 1, int(layer.max(initial=0)) + 1
+    unit = ((stage * chunks)[owner] + chunk[op]) * layers + layer[op]
+    totals, counts = np.bincount(unit, weights=seconds), np.bincount(unit)
     return {
-        (at, chunk, layer): total for (at, chunk, layer), total in zip(units.T.tolist(), totals.tolist(), strict=True)
+        (number // (chunks * layers), number // layers % chunks - 1, number % layers - 1): float(totals[number])
+        for number in np.flatnonzero(counts).tolist()
     }
 
 
