@@ -236,14 +236,20 @@ def _cut(text: str) -> str:
 def _figures(comparison: Comparison) -> list[list[Span]]:
     """The figures of both steps, with how far B is from A."""
     a, b = (answer for _, answer in comparison.sides)
-    memory = [None if answer.peak_memory is None else float(answer.peak_memory.bytes) for answer in (a, b)]
+    peaks = [None if answer.peak_memory is None else float(answer.peak_memory.bytes) for answer in (a, b)]
+    needs = [None if answer.memory is None else float(answer.memory.needed_bytes) for answer in (a, b)]
     rows = [
         ("step", *_both(comparison, comparison.step), _percent(comparison.step.error)),
-        *_figure("tokens/s per GPU", [a.tokens_per_s_per_gpu, b.tokens_per_s_per_gpu], lambda rate: f"{rate:,.4g}"),
+        *_figure("tokens/s per GPU", [a.tokens_per_s_per_gpu, b.tokens_per_s_per_gpu], _rate),
         *_figure("MFU", [a.mfu, b.mfu], format_percent),
-        *_figure("peak memory", memory, format_bytes),
+        *_figure("peak memory", peaks, format_bytes),
+        *_figure("needs of a GPU", needs, format_bytes),
     ]
     return table(("", "A", "B", "change"), rows)
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def _figure(name: str, values: list[float | None], text: Callable[[float], str]) -> list[tuple[str, ...]]:
