@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
 from foretrace.models.presets import model as preset
-from foretrace.workload.constraints import PlanSizes, broken
+from foretrace.workload.constraints import broken
 from foretrace.workload.layout import LETTERS, Layout, layout_text, parse_layout
 from foretrace.workload.nearest_plans import nearest_plans
 from foretrace.workload.plan import Plan
+from foretrace.workload.setting import PlanSizes
 from foretrace.workload.settle import settle
 
 laws = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))

@@ -14,8 +14,9 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.limits import MAX_GPUS
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.workload.check_plan import MAX_TOKENS
-from foretrace.workload.constraints import Constraint, PlanSizes, broken, end_stages_problem, max_microbatches
+from foretrace.workload.constraints import Constraint, broken, end_stages_problem, max_microbatches
 from foretrace.workload.plan import WORD_LISTS, Plan
+from foretrace.workload.setting import PlanSizes
 
 MAX_TRIED: Final = 500
 """Plans that a search checks: some 20 ms."""

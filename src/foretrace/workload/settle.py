@@ -11,12 +11,11 @@ from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
-from foretrace.workload.constraints import BOTH_ENDS, PlanSizes
 from foretrace.workload.layers import dropped_share, offloaded_share, recomputed_modules
 from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
 from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS, Plan, RecomputeModule
-from foretrace.workload.setting import Setting
+from foretrace.workload.setting import BOTH_ENDS, PlanSizes, Setting
 from foretrace.workload.stack import Stack
 
 MIN_DROPPED: Final = 0.01
