@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from steps import GPT_1B as GPT
+from steps import LLAMA_3B as LLAMA
+from steps import rotate
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -33,8 +36,6 @@ GIB = 2**30
 STEPS = 4
 MIN_OFFLOADED = 1 << 20
 
-LLAMA = {"hidden": 3072, "ffn": 8192, "heads": 24, "kv": 8, "head_dim": 128, "style": "llama", "vocab": 32000}
-GPT = {"hidden": 2048, "ffn": 8192, "heads": 16, "kv": 16, "head_dim": 128, "style": "gpt", "vocab": 50304}
 MLA = {
     "hidden": 2048,
     "ffn": 8192,
@@ -145,12 +146,6 @@ class WithoutOutput:
                 result.untyped_storage().resize_(storage.nbytes())
                 result.untyped_storage().copy_(storage)
         self.inputs, self.outputs, self.results = inputs, outputs, ()
-
-
-def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding, halves of a head rotated against each other."""
-    left, right = x.chunk(2, -1)
-    return x * cosine + torch.cat((-right, left), -1) * sine
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

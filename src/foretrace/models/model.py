@@ -121,3 +121,8 @@ class Model:
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What is assumed, and whatever is left out."""
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer has experts."""
+        return any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(self.layers))

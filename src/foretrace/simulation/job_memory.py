@@ -26,7 +26,6 @@ from foretrace.cost.machine import Machine
 from foretrace.cost.network.nccl.buffers import Peers, SizedCall, communicator_bytes
 from foretrace.cost.network.nccl.layout import GroupLayout, Seats
 from foretrace.cost.network.peers import Places
-from foretrace.models.model import Experts
 from foretrace.models.parameters import parameters
 from foretrace.program.columns import Collective
 from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, ProcessMemory
@@ -116,7 +115,6 @@ def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]
 
 def communicators(setting: Setting) -> Iterator[CommUse]:
     """Yields the communicators that the calls of a plan use."""
-    has_experts = any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(setting.model.layers))
     # Barriers, seeds and timers.
     calls: tuple[SizedCall, ...] = ((Collective.ALL_REDUCE, SCALAR_BYTES), (Collective.BROADCAST, SCALAR_BYTES))
     if _joins_world(setting):
@@ -124,9 +122,9 @@ def communicators(setting: Setting) -> Iterator[CommUse]:
     yield CommUse("world", (), calls)
     yield from _tensor(setting)
     yield from _context(setting)
-    yield from _sharded(setting, has_experts) if setting.splits_parameters else _data(setting, has_experts)
+    yield from _sharded(setting) if setting.splits_parameters else _data(setting)
     yield from _pipeline(setting)
-    if has_experts and setting.plan.ep * setting.mesh.size("etp") > 1:
+    if setting.model.has_experts and setting.plan.ep * setting.mesh.size("etp") > 1:
         yield from _experts(setting)
 
 
@@ -154,12 +152,12 @@ def _context(setting: Setting) -> Iterator[CommUse]:
         yield CommUse("cp", ("cp",), neighbours=2, in_pairs=plan.cp > 2, around=True)
 
 
-def _data(setting: Setting, has_experts: bool) -> Iterator[CommUse]:
+def _data(setting: Setting) -> Iterator[CommUse]:
     """Yields those of gradients and parameters in Megatron's buckets, and of the norm of all gradients."""
     mesh = setting.mesh
     if not _joins_world(setting):
         yield CommUse("dp", ("cp", "dp"), (*_bucket_calls(setting), (Collective.ALL_REDUCE, SCALAR_BYTES)))
-    if has_experts and mesh.ep > 1:
+    if setting.model.has_experts and mesh.ep > 1:
         yield CommUse("expert dp", ("edp",), _bucket_calls(setting, mesh.edp))
     if setting.model.tied and mesh.pp > 1:
         size = 4.0 * setting.vocab // setting.plan.tp * setting.model.hidden
@@ -181,12 +179,12 @@ def _bucket_calls(setting: Setting, ranks: int | None = None) -> tuple[SizedCall
     return (Collective.REDUCE_SCATTER, gradients), (Collective.ALL_GATHER, 2 * elements)
 
 
-def _sharded(setting: Setting, has_experts: bool) -> Iterator[CommUse]:
+def _sharded(setting: Setting) -> Iterator[CommUse]:
     """Yields those of FSDP: parameters and gradients of a layer and of its experts, and replicas of HSDP."""
     calls = _shard_calls(setting)
     if not _joins_world(setting):
         yield CommUse("shard", ("cp", "shard"), (*calls, (Collective.ALL_REDUCE, SCALAR_BYTES)))
-    if has_experts and setting.mesh.ep > 1:
+    if setting.model.has_experts and setting.mesh.ep > 1:
         yield CommUse("expert shard", ("edp",), calls)
     if setting.mesh.replicate > 1:
         size = calls[1][1] / setting.shard

@@ -249,7 +249,7 @@ class _Search:
 
     def _counted(self, base: Changes) -> Iterator[list[Changes]]:
         """Yields families of one plan: as few layers as are needed recomputed, or offloaded."""
-        layers = max(map(len, self._setting.chunks)) * self._setting.chunks_per_stage
+        layers = self._setting.stage_layers
         recomputes_all = self._plan.recompute == "full" and self._plan.recompute_layers is None
         if "recompute" not in base and not recomputes_all:
             yield from self._fewest(lambda count: {**base, **ALL_LAYERS, "recompute_layers": count}, layers)

@@ -213,6 +213,11 @@ class Setting:
         return not self.model.tied or (self.plan.pp > 1 and self.schedule not in BOTH_ENDS)
 
     @property
+    def stage_layers(self) -> int:
+        """Layers of the stage that has most, in one of its copies."""
+        return max(sum(map(len, self.chunks[stage :: self.plan.pp])) for stage in range(self.plan.pp))
+
+    @property
     def tokens(self) -> int:
         """Tokens of one microbatch on one rank, before tensor parallelism: mbs · seq_len / cp."""
         return self.plan.mbs * self.seq_len // self.plan.cp

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.models.model import Experts, Model
+from foretrace.models.model import Model
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make
 from foretrace.schedules.schedule import Schedule
@@ -97,11 +97,6 @@ def schedule_of(setting: Setting) -> Schedule:
     return make(setting.schedule, setting.plan.pp, setting.microbatches, setting.chunks_per_stage)
 
 
-def has_experts(model: Model) -> bool:
-    """Returns whether any layer has experts."""
-    return any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(model.layers))
-
-
 def _padded(vocab: int, multiple: int, tp: int) -> int:
     """The vocabulary as it is split: Megatron's make_vocab_size_divisible_by times tp, or tp alone."""
     step = multiple * tp
@@ -135,7 +130,7 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     if setting.vocab != setting.model.vocab:
         text = f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}"
         notes.append(Diagnostic("note", "vocabulary-padded", text))
-    moe = has_experts(setting.model)
+    moe = setting.model.has_experts
     if plan.routing_of() > 1 and moe:
         most = "up to " * isinstance(plan.routing, tuple) + f"{plan.routing_of():g} times the mean"
         notes.append(Diagnostic("note", "assumed", f"every expert rank is taken to be as busy as the busiest, {most}"))
@@ -180,20 +175,15 @@ def _no_gain(setting: Setting, module: RecomputeModule) -> str:
     """Returns why recomputing a module saves nothing."""
     if module in ("moe_act", "shared_experts") and "moe" in (setting.plan.recompute_modules or ()):
         return "moe runs it again already"
-    if module == "moe_act" and setting.plan.fp8_activation_input and has_experts(setting.model):
+    if module == "moe_act" and setting.plan.fp8_activation_input and setting.model.has_experts:
         return "its input is then kept in 16 bits instead of 8"
     return _NO_GAIN[module]
-
-
-def _stage_layers(setting: Setting) -> list[int]:
-    """Returns how many layers each stage has, of one of its copies."""
-    return [sum(map(len, setting.chunks[stage :: setting.plan.pp])) for stage in range(setting.plan.pp)]
 
 
 def _idle(setting: Setting, moe: bool) -> list[str]:
     """Returns the settings of the plan that have no effect in this job."""
     plan = setting.plan
-    layers = max(_stage_layers(setting))
+    layers = setting.stage_layers
     fetches = setting.splits_parameters or plan.offload_layers or plan.offload_modules
     checks = [
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),

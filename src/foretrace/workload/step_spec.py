@@ -36,7 +36,7 @@ from foretrace.step.spec import (
 from foretrace.workload import layers
 from foretrace.workload.plan import NARROW_PRECISIONS
 from foretrace.workload.setting import Setting
-from foretrace.workload.settle import has_experts, schedule_of
+from foretrace.workload.settle import schedule_of
 
 WORKSPACE_BYTES: Final = 32 << 20
 """The workspace of a cuBLAS handle on Hopper and later, and of a stream of Transformer Engine."""
@@ -220,7 +220,7 @@ def workspace_bytes(setting: Setting) -> int:
     streams = BLAS_HANDLES
     if setting.stack.runs_transformer_engine:
         streams += USER_BUFFER_STREAMS if setting.plan.tp_overlap and setting.plan.tp > 1 else 1
-        streams += GROUPED_STREAMS if has_experts(setting.model) else 0
+        streams += GROUPED_STREAMS if setting.model.has_experts else 0
     return streams * WORKSPACE_BYTES
 
 

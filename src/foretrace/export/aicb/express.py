@@ -8,7 +8,6 @@ from typing import Any
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.basics.units import format_bytes
-from foretrace.models.model import Experts
 from foretrace.schedules import Schedule
 from foretrace.step.spec import Call, ChunkSpec, Work
 from foretrace.workload.setting import Setting
@@ -17,7 +16,7 @@ from foretrace.workload.step_spec import shares_embedding, tied_embedding
 
 def check_expressible(setting: Setting, schedule: Schedule) -> None:
     """Raises an `InputError` for a plan that the rows of an AICB file have no place for."""
-    plan, moe = setting.plan, any(isinstance(layer.feed_forward, Experts) for layer in setting.model.layers)
+    plan, moe = setting.plan, setting.model.has_experts
     if setting.zero >= 2:
         what = "parameters gathered" if setting.splits_parameters else "gradients scattered"
         raise _cannot(f"zero {setting.zero}: {what} layer by layer", "its layers have no dp collective", 1)
