@@ -133,7 +133,7 @@ def _device(trace: list[Any], device: tuple[int, int], state: tuple[int, int], w
     Args:
         trace: Its events.
         device: Its number, and how many there are.
-        state: What is allocated and reserved after the last event.
+        state: Bytes that are allocated and reserved after the last event.
         where: The place of the events, for errors.
     """
     changes = np.zeros((len(trace), 2), dtype=np.int64)
@@ -400,4 +400,4 @@ _OPCODES: Final[dict[int, Callable[[_PlainPickle, int], int]]] = {
     0x71: lambda pickle, at: pickle._put(pickle._bytes(at, 1)[0], at + 1),  # BINPUT
     0x72: lambda pickle, at: pickle._put(_UINT4(pickle._data, at)[0], at + 4),  # LONG_BINPUT
 }
-"""What each opcode does to a pickle from a place on; returns the place after it."""
+"""Reads the operands of an opcode from a place on, and returns the place after them."""

@@ -26,10 +26,10 @@ DEEPEP_WORKSPACE_BYTES: Final = 32 * MIB
 """`NUM_WORKSPACE_BYTES` of DeepEP."""
 
 TOKEN_EXTRA_BYTES: Final = 8 + 128 * (8 + 4 + 4)
-"""What DeepEP keeps with a token: its origin, and room for 128 experts, weights and scales."""
+"""DeepEP keeps this with a token: its origin, and room for 128 experts, weights and scales."""
 
 NVSHMEM_PAGE_BYTES: Final = 512 * MIB
-"""What NVSHMEM's heap grows by (`NVSHMEM_CUMEM_GRANULARITY`, which DeepEP sets to its default)."""
+"""NVSHMEM's heap grows by this (`NVSHMEM_CUMEM_GRANULARITY`, which DeepEP sets to its default)."""
 
 
 class DeepEpTokens(NamedTuple):

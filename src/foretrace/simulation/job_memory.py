@@ -228,7 +228,7 @@ def _experts(setting: Setting) -> Iterator[CommUse]:
 
 def _source(use: CommUse, unsure_bytes: int) -> str:
     if unsure_bytes:
-        return "NCCL's buffers for each peer; not measured for so many in a domain"
+        return "NCCL's buffers for each peer; not measured for a domain of this size"
     if use.in_pairs:
         return "NCCL's buffers of a communicator for each neighbour"
     if use.neighbours:
@@ -356,4 +356,4 @@ class _Counted:
 
 
 _COUNTED: Final[WeakKeyDictionary[Machine, _Counted]] = WeakKeyDictionary()
-"""What was counted, by machine: of thousands of plans most have the same groups in the same places."""
+"""Counts by machine: among thousands of plans, most have the same groups in the same places."""

@@ -87,8 +87,8 @@ def remedies(
 
     Args:
         job: The job. A recorded run is built again, so that both sides leave out the same.
-        machine: What it runs on.
-        scenario: What is different from normal, with and without each change.
+        machine: The machine that it runs on.
+        scenario: Differences from normal, with and without each change.
         answer: The job simulated on the machine; None if that has not been done.
     """
     base = job.schedulable()

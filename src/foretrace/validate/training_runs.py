@@ -37,12 +37,13 @@ _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 GIB: Final = 1 << 30
 
 MemoryKind = Literal["allocated", "reserved", "used"]
-"""What a figure of memory counts: tensors (`max_memory_allocated`), what the caching allocator reserves for them
+"""Says what a figure of memory counts: tensors (`max_memory_allocated`), what the caching allocator reserves for them
 (`max_memory_reserved`), or all that the process holds on the GPU (nvidia-smi)."""
 MEMORY_KINDS: Final[tuple[MemoryKind, ...]] = ("allocated", "reserved", "used")
 _FAMILY_MEMORY: Final[dict[str, MemoryKind]] = {"torchtitan": "reserved"}
-"""What the memory of a family counts, where that is not what is allocated. torchtitan prints `reserved_bytes.all.peak`
-(torchtitan/components/metrics.py, DeviceMemoryMonitor); SimuMax's runs give Megatron's `max allocated`."""
+"""Says what the memory of a family counts, where that is not what is allocated. torchtitan prints
+`reserved_bytes.all.peak` (torchtitan/components/metrics.py, DeviceMemoryMonitor); SimuMax's runs give Megatron's
+`max allocated`."""
 
 _JSON_CONFIG: Final = (
     *("name", "family", "grade", "gpu", "layers", "hidden", "ffn", "heads", "kv", "head_dim", "vocab", "seq", "mbs"),

@@ -29,14 +29,13 @@ _REPEATED: Final = re.compile(r"\*\s*(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What each part of a pipeline holds: its letters, one text for each part in the model's order."""
+    """The contents of each part of a pipeline: its letters, one text for each part in the model's order."""
 
     parts: tuple[str, ...]
 
     @classmethod
     def of(cls, counts: Sequence[int], mtp: int = 0, mtp_part: int = -1) -> Layout:
-        """Returns the layout of parts with so many layers each: the embedding first, the loss last, `mtp` modules in
-        one part."""
+        """Returns the layout of parts with `counts` layers: the embedding first, the loss last, MTP modules in one."""
         parts = ["t" * count for count in counts]
         parts[mtp_part] += "m" * mtp
         parts[0] = f"E{parts[0]}"

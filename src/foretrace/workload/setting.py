@@ -200,7 +200,7 @@ class Setting:
     mtp_chunk: int = -1
     """The chunk of the model that holds multi-token prediction after its layers; -1: the last, with the head."""
     layout: str = ""
-    """What every chunk holds, as Megatron-core's `pipeline_model_parallel_layout` has it."""
+    """The contents of every chunk, as Megatron-core's `pipeline_model_parallel_layout` has it."""
 
     @property
     def splits_parameters(self) -> bool:

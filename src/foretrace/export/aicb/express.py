@@ -82,7 +82,7 @@ def notes_of(
     if plan.pp > 1 and shares_embedding(setting):
         size = format_bytes(tied_embedding(setting).bytes)
         what = "tied embedding's gradient" if setting.model.tied else "embedding's gradient for its copy next to MTP"
-        text = f"left out: the {what}, {size} between first and last stage: there is no group for it"
+        text = f"left out: the {what}, {size} between first and last stage: the format lacks a group for it"
         notes.append(Diagnostic("note", "lossy-format", text))
     return notes
 

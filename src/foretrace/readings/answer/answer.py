@@ -56,7 +56,7 @@ class Remedy:
         part_before_s: That part of a step without it, on average over ranks.
         part_after_s: The same with it.
         memory_bytes: By how much more a GPU holds at its peak; None where the job does not state memory.
-        why: What it remedies, in words, where the part does not say that.
+        why: The problem that it remedies, in words, where the part does not say that.
     """
 
     option: str

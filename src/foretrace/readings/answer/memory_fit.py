@@ -48,7 +48,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What a process holds of a GPU apart from the tensors of a step.
+    """The memory of a GPU that a process holds apart from the tensors of a step.
 
     Attributes:
         capacity_bytes: The memory that the driver gives to processes.

@@ -57,7 +57,7 @@ def work_of(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What pieces keep, and the items that run again for the rest."""
+    """The bytes that pieces keep, and the items that run again for the rest."""
 
     again: list[Item]
     saved_bytes: int
@@ -121,8 +121,8 @@ def _alive_at_once(parts: Sequence[Recomputed], tensors: dict[str, int], kept: d
 
     Args:
         parts: The parts that run again.
-        tensors: What the layer keeps without recomputation.
-        kept: What it keeps with it.
+        tensors: Tensors that the layer keeps without recomputation, in bytes by name.
+        kept: Those that it keeps with it.
     """
     peak = 0
     # Of parts that drop the same tensor, the one with the fewest pieces is the innermost.

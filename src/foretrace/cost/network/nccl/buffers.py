@@ -32,7 +32,7 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
 PAGE_BYTES: Final = 2 * MIB
-"""What allocations are rounded to: the granularity of `cuMemCreate`, and `CUDA_IPC_MIN` of buffers that peers map."""
+"""Allocations are rounded to it: the granularity of `cuMemCreate`, and `CUDA_IPC_MIN` of buffers that peers map."""
 
 STEPS: Final = 8
 """Slots of a buffer (`NCCL_STEPS`)."""
@@ -50,7 +50,7 @@ FLAG_BYTES: Final = 4 * KIB
 """Heads and tails that go with the buffers of a connection (`ncclSendMem`, `ncclRecvMem`)."""
 
 PEER_BYTES: Final = 4 * 152
-"""What a channel keeps on the GPU of each rank (`ncclDevChannelPeer`): two connections each way, 152 bytes each."""
+"""A channel keeps this for each rank (`ncclDevChannelPeer`): two connections each way, 152 bytes each."""
 
 COMM_ALLOCATIONS: Final = 2
 """Allocations of a communicator that are less than a page: `ncclDevCommAndChannels`, and `rankToLocalRank`."""
