@@ -257,7 +257,8 @@ def aims(validation: Validation, runs: TrainingRuns, recorded: dict[str, dict[st
         if group.memory_mape is not None and ":" not in name:
             lines.append(aim(f"{name}, memory", MEMORY_BOUNDS.get(name, MEMORY_BOUND), group.memory_mape))
     for name in HELD[1:]:
-        bounds = {quantity: MEMORY_BOUND if quantity in MEMORY else PART_BOUND for quantity in QUANTITIES}
+        # The usual gap between allocated and reserved memory is from these files: only what is allocated is a check.
+        bounds = {quantity: PART_BOUND for quantity in QUANTITIES if quantity not in MEMORY}
         bounds["memory"] = ALLOCATED_BOUND
         errors = {quantity: recorded[name].get(quantity) for quantity in bounds}
         lines += [
