@@ -25,8 +25,8 @@ RESERVED_SHARES: Final[tuple[float, float, float]] = (0.0, 0.01, 0.03)
 """The least of the same as a share of what is allocated, for jobs whose tensors are small next to it. Megatron jobs
 report 1.2 to 1.6 % (Megatron-LM issue 965, ColossalAI issue 4537: 36.66 and 54.76 GB allocated)."""
 
-EXPANDABLE_TENSORS: Final[tuple[float, float, float]] = (0.0, 0.69, 0.95)
-"""The same with PyTorch's expandable segments: six of these steps reserved 0.55 to 0.91, 0.69 in the median
+EXPANDABLE_TENSORS: Final[tuple[float, float, float]] = (0.0, 0.67, 0.95)
+"""The same with PyTorch's expandable segments: six of these steps reserved 0.56 to 0.91, 0.67 in the median
 (`benchmarks/truth/h200_process_memory.json`)."""
 
 Verdict = Literal["fits", "caution", "does not fit"]

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from statistics import median
+from typing import Any
+
 import pytest
 
 from foretrace.readings.answer import memory_fit
-from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, ProcessMemory, StageMemory
+from foretrace.readings.answer.memory_fit import (
+    EXPANDABLE_TENSORS,
+    RESERVED_TENSORS,
+    MemoryFit,
+    MemoryPart,
+    ProcessMemory,
+    StageMemory,
+)
+from shared_files import ROOT
 
 GIB = 2**30
 
@@ -80,3 +92,20 @@ def test_what_no_measurement_supports_casts_doubt_but_does_not_refuse() -> None:
     fit = MemoryFit((stage("stage 0", 60.0),), unsure)
     assert fit.needed_bytes > fit.capacity_bytes
     assert fit.verdict == "caution"
+
+
+def test_gaps_are_those_that_were_measured() -> None:
+    """The largest tensor of the measured steps is the fp32 logits."""
+    truth = ROOT / "benchmarks" / "truth"
+    steps = [json.loads(line) for line in (truth / "h200_memory.jsonl").read_text(encoding="utf-8").splitlines()]
+    growing = json.loads((truth / "h200_process_memory.json").read_text(encoding="utf-8"))["expandable_segments"]
+
+    def gap(step: dict[str, Any], measured: dict[str, Any]) -> float:
+        logits_gib = step["mbs"] * step["seq"] * step["vocab"] * 4 / GIB
+        return float(measured["reserved_gb"] - measured["peak_gb"]) / logits_gib
+
+    fixed = [gap(step, step) for step in steps]
+    grown = [gap(steps[measured["line"] - 1], measured) for measured in growing]
+    for gaps, (_, usual, highest) in ((fixed, RESERVED_TENSORS), (grown, EXPANDABLE_TENSORS)):
+        assert median(gaps) == pytest.approx(usual, abs=0.01)
+        assert max(gaps) <= highest
