@@ -77,7 +77,12 @@ def works_of(setting: Setting) -> ModelWorks:
 
 
 def _mtp_works(setting: Setting) -> tuple[Work, ...]:
-    """Returns the modules of multi-token prediction. The first holds copies of the tables that its stage lacks.
+    """Returns the modules of multi-token prediction."""
+    return tuple(layers.mtp_work(setting, tables) for tables in mtp_tables(setting))
+
+
+def mtp_tables(setting: Setting) -> tuple[int, ...]:
+    """Returns of how many tables each module of multi-token prediction holds a copy; only the first holds any.
 
     A stage with MTP has an embedding and a head (Megatron-core, gpt_model.py, `mtp_process`). They are those of the
     first and the last part where these are on the same stage.
@@ -88,8 +93,7 @@ def _mtp_works(setting: Setting) -> tuple[Work, ...]:
     tables = int(own != first) + int(own != last)
     if setting.model.tied:  # one table is both
         tables = int(own not in (first, last))
-    plain = layers.mtp_work(setting)
-    return (layers.mtp_work(setting, tables), *[plain] * (setting.model.mtp - 1))
+    return (tables, *[0] * (setting.model.mtp - 1))
 
 
 def _stages_of(setting: Setting, piece: int) -> tuple[int, ...]:
@@ -332,7 +336,7 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
         if key not in known:
             for work in (*first, *body, *final):
                 if id(work) not in placed:
-                    placed[id(work)] = _with_overlap(work, setting)
+                    placed[id(work)] = with_overlap(work, setting)
             ends = [[Unit(placed[id(work)]) for work in end] for end in (first, final)]
             layer_units = [_layer(placed[id(work)], at, offloads) for at, work in enumerate(body)]
             known[key] = ChunkSpec((*ends[0], *layer_units, *ends[1]))
@@ -357,7 +361,7 @@ def _layer(work: Work, layer: int, offloads: int) -> Unit:
     return Unit(work, layer, offloaded=layer < offloads and work.saved_bytes > 0)
 
 
-def _with_overlap(work: Work, setting: Setting) -> Work:
+def with_overlap(work: Work, setting: Setting) -> Work:
     """Returns a work without the collectives of groups of one, and with the concurrency that the plan asks for."""
     before = len(items := _listed(work.recompute, setting))
     backward = _overlapped([*items, *_listed(work.backward, setting)], setting)
