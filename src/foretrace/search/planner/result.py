@@ -1,0 +1,146 @@
+"""Defines `PlanSearch`, the result of a search for the fastest plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.workload.plan import Plan
+
+Objective = Literal["step", "tokens", "cost", "memory", "pareto"]
+"""Step time, tokens per second, cost per token, head-room of memory, or the front of time and memory."""
+
+Evidence = Literal["simulated", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPlan:
+    """A plan of a search, with what is predicted for it.
+
+    Attributes:
+        plan: Every field that the search decided or the user gave.
+        options: The options of `foretrace predict` that make it.
+        step_time_s: The step, as `evidence` says; simulated steps are those of `foretrace predict`.
+        evidence: Whether the step was simulated or estimated in closed form.
+        bound_s: No simulation of the plan is faster; None where there is no bound.
+        peak_memory_bytes: The allocated peak of the stage that needs most.
+        needed_memory_bytes: With all that a process holds besides, as `foretrace memory` has it.
+        headroom_bytes: Memory of the GPU that is left.
+        tokens_per_s_per_gpu: The rate.
+        wins: The share of draws of plan-specific price errors in which the plan is the fastest.
+        ties: The share of draws in which it is faster than the best plan.
+    """
+
+    plan: Plan
+    options: str
+    step_time_s: float
+    evidence: Evidence
+    bound_s: float | None
+    peak_memory_bytes: int
+    needed_memory_bytes: int
+    headroom_bytes: int
+    tokens_per_s_per_gpu: float
+    wins: float = 0.0
+    ties: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProof:
+    """What the search has shown about the model's predictions.
+
+    Attributes:
+        complete: Whether no plan of the space is predicted to be faster than the best by more than `gap`.
+        lower_bound_s: No plan that was not simulated is predicted below this; None where there is no bound.
+        gap: By how much such a plan may be faster than the best, as a share of the best; 0 where complete.
+        simulations: Full simulations.
+        action_runs: Runs at the level of actions.
+        space: Whether every plan can be launched, or some only exist in the model.
+        method: `bound` where bounds rule out the plans that were not simulated, `simulation` where there is no bound.
+        undecided: Plans whose bound is below the best and that were not simulated.
+        stopped_by: The limit that ended the search early, if any.
+    """
+
+    complete: bool
+    lower_bound_s: float | None
+    gap: float
+    simulations: int
+    action_runs: int
+    space: Literal["launchable", "hypothetical"]
+    method: Literal["bound", "simulation"]
+    undecided: int = 0
+    stopped_by: Literal["gap", "time", "interrupt"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """The best plan that a reason removed: how far it missed, and the smallest change that would have saved it."""
+
+    reason: str
+    plan: Plan
+    options: str
+    step_time_s: float | None
+    short_bytes: int | None
+    saved_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Why the best plan beats the runner-up: seconds of each part of the breakdown, best less runner-up."""
+
+    runner_up: RankedPlan
+    parts_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSearch:
+    """The result of a search.
+
+    Attributes:
+        model: The model's name.
+        cluster: The cluster's name.
+        gpus: GPUs of the job.
+        gbs: Sequences of a step.
+        seq_len: Tokens of a sequence.
+        objective: What was asked for.
+        searched: Combinations of values that were considered.
+        distinct: Plans that differ in any way that matters here, launchable or not.
+        feasible: Launchable plans that fit into memory.
+        best: The best plan; None where nothing fits.
+        plans: The best plans in order, the best first.
+        rejected: How many plans each reason removed, by its code.
+        search: What the search has shown.
+        indistinguishable: Plans that predictions cannot tell from the best, which is among them.
+        measure_first: The few of them to measure first.
+        spread: By how much predictions of two plans err against each other, as a share (one standard deviation).
+        front: The plans of which none is both faster and smaller, by time.
+        near_misses: The nearest miss of each family that was rejected.
+        why: Why the best beats the runner-up.
+        launch: Launch arguments of the best plan by framework.
+        diagnostics: What a reader should know.
+        seconds: CPU time of the parts of the search, by name; not part of the result's identity.
+    """
+
+    model: str
+    cluster: str
+    gpus: int
+    gbs: int
+    seq_len: int
+    objective: Objective
+    searched: int
+    distinct: int
+    feasible: int
+    best: RankedPlan | None
+    plans: tuple[RankedPlan, ...]
+    rejected: Mapping[str, int]
+    search: SearchProof
+    indistinguishable: tuple[RankedPlan, ...] = ()
+    measure_first: tuple[RankedPlan, ...] = ()
+    spread: float | None = None
+    front: tuple[RankedPlan, ...] = ()
+    near_misses: tuple[NearMiss, ...] = ()
+    why: Difference | None = None
+    launch: Mapping[str, str] = field(default_factory=dict)
+    diagnostics: tuple[Diagnostic, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
