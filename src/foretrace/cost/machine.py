@@ -31,6 +31,7 @@ from foretrace.program.program import Program
 
 if TYPE_CHECKING:
     from foretrace.cost.calibration import Calibration
+    from foretrace.cost.kernels.clocks import Mix
     from foretrace.cost.network.nccl_tests.records import Measurements
     from foretrace.cost.network.sharing import Sharing
 
@@ -237,8 +238,7 @@ class Machine:
             return PricedProgram(ops, prices, None, _kernel_notes(self.prices.kernels, prices))
         kernels = self._kernels(ops)
         cluster, notes = self.nccl.on(self.cluster)
-        network = self.network_of(program.world, program.mesh, in_training=True)
-        network = network.for_job() if isinstance(network, MeasuredNetwork) else network
+        network = self.job_network(program.world, program.mesh)
         sharing = self._sharing(cluster, program)
         prices = price(ops, network, cluster.gpu, kernels, sharing, self.overlap_cost)
         if prices.sources == program.sources:  # the job carries all its prices
@@ -326,21 +326,38 @@ class Machine:
         """Returns what prices the kernels of a job; None where all of them carry their times."""
         if self.prices.kernels is not None or not _says_kernels(ops.program):
             return self.prices.kernels
-        from foretrace.cost.mix import mix_of  # most jobs carry their times, and start faster without
-        from foretrace.cost.sources import gpu_pricer, job_pricer
+        fit = self.calibration
+        if fit is None or not fit.at_step_clocks:
+            return self.kernel_pricer(ops.program.world)
+        from foretrace.cost.mix import mix_of  # most jobs do without, and start faster
 
-        gpu, sources, fit = self.needed_cluster().gpu, self.prices, self.calibration
+        return self.kernel_pricer(ops.program.world, mix_of(ops))
+
+    def kernel_pricer(self, world: int, mix: Mix | None = None) -> KernelPricer:
+        """Returns what prices the kernels of jobs of `world` ranks.
+
+        `mix` says how busy their kernels keep the GPU, for calibrations at the frequencies of whole steps.
+        """
+        if self.prices.kernels is not None:
+            return self.prices.kernels
+        from foretrace.cost.sources import gpu_pricer, job_pricer  # most jobs carry their times, and start faster
+
+        gpu, sources = self.needed_cluster().gpu, self.prices
         pricer = next((known for of, known in self._cache.pricers if of == gpu), None)
         if pricer is None:
-            pricer = gpu_pricer(gpu, sources, fit)
+            pricer = gpu_pricer(gpu, sources, self.calibration)
             self._cache.pricers.append((gpu, pricer))
-        mix = None if fit is None or not fit.at_step_clocks else mix_of(ops)
-        pricer = job_pricer(pricer, gpu, ops.program.world, sources, mix)
+        pricer = job_pricer(pricer, gpu, world, sources, mix)
         if not self._kernel_speeds:
             return pricer
         from foretrace.cost.kernels.hypothetical import FasterKernels
 
         return FasterKernels(pricer, self._kernel_speeds)
+
+    def job_network(self, world: int, mesh: Mesh) -> Network:
+        """Returns the network that prices the calls of a training job."""
+        network = self.network_of(world, mesh, in_training=True)
+        return network.for_job() if isinstance(network, MeasuredNetwork) else network
 
     def _sharing(self, cluster: Cluster, program: Program) -> Sharing | None:
         """Returns what the communications of a job share on the links; None where each runs as if alone."""

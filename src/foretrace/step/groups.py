@@ -24,14 +24,18 @@ class Groups(dict[str, Communicator]):
             ends = (0, mesh.pp - 1)
             alone = [[rank] for rank in range(mesh.world)]
             made = build.pair("pp", *ends, name=name, axis=name) if mesh.pp > 1 else build.groups(name, alone)
-        elif name == "world":
-            made = build.communicator(*_longer(mesh, "tp", "cp", "dp", "pp"), name="world", axis=_widest(mesh))
-        elif name in ("dp", "shard"):
-            made = build.communicator(*_longer(mesh, "cp", name), name=name, axis="dp")
         else:
-            made = build.communicator(name, axis="dp" if name == "replicate" else name)
+            axis = {"world": _widest(mesh), "shard": "dp", "replicate": "dp"}.get(name, name)
+            made = build.communicator(*group_axes(mesh, name), name=name, axis=axis)
         self[name] = made
         return made
+
+
+def group_axes(mesh: Mesh, name: str) -> tuple[str, ...]:
+    """Returns the axes of the mesh over which the groups of this name run; `embd` runs over pairs of stages."""
+    if name == "world":
+        return _longer(mesh, "tp", "cp", "dp", "pp")
+    return _longer(mesh, "cp", name) if name in ("dp", "shard") else (name,)
 
 
 def group_size(mesh: Mesh, name: str) -> int:
@@ -43,9 +47,9 @@ def group_size(mesh: Mesh, name: str) -> int:
     return mesh.size(name) * (mesh.cp if name in ("dp", "shard") else 1)
 
 
-def _longer(mesh: Mesh, *axes: str) -> list[str]:
+def _longer(mesh: Mesh, *axes: str) -> tuple[str, ...]:
     """Returns the axes longer than one, or the last where none is."""
-    return [axis for axis in axes if mesh.size(axis) > 1] or [axes[-1]]
+    return tuple(axis for axis in axes if mesh.size(axis) > 1) or axes[-1:]
 
 
 def _widest(mesh: Mesh) -> str:

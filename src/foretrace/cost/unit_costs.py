@@ -1,0 +1,267 @@
+"""Prices the units of a step without a program: what a layer takes forward and backward, alone.
+
+`UnitPricer` prices kernels and calls as `pricing.py` prices the ops of a program, each once for all meshes. A planner
+asks it for thousands of units; `build_step` asks it for the seconds of units that it writes as one op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.mesh import Mesh
+from foretrace.cost.kernels.interface import KernelPricer
+from foretrace.cost.machine import Machine
+from foretrace.cost.network.experts import explain_call, price_call
+from foretrace.cost.network.interface import Network
+from foretrace.cost.overlap import USE_STEP, ResourceUse, resource_use, slowdowns
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.columns import Collective
+from foretrace.program.dispatch import COPIES
+from foretrace.program.kernels import Kernel
+from foretrace.schedules import ActionKind
+from foretrace.step.groups import group_axes
+from foretrace.step.segments import Segment, UnitPart, count_launches, items_of, parts_of
+from foretrace.step.sharding import ShardedUnits
+from foretrace.step.spec import Call, Compute, HostWork, Item, Launches, Work
+from foretrace.step.units import sync_gap_s
+
+KINDS: Final = tuple(ActionKind)
+
+Kernels = tuple[tuple[int, Kernel], ...]
+
+CallId = tuple[Hashable, Collective, str, int]
+"""A layout, a collective, the way it goes, and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCosts:
+    """The costs of one unit, by kind of action: forward, backward, input gradient, weight gradient.
+
+    Attributes:
+        seconds: From its first op to the begin of the next unit, with nothing else on its rank.
+        launches: Kernels and calls that the host launches.
+        is_chain: Whether all its ops run one after the other on the compute lane.
+        kernels: The kernels of its computation, each with how often it runs.
+    """
+
+    seconds: tuple[float, ...]
+    launches: tuple[int, ...]
+    is_chain: tuple[bool, ...]
+    kernels: tuple[Kernels, ...]
+
+
+class CallPricer:
+    """Prices calls on one network, and remembers them."""
+
+    def __init__(self, network: Network, gpu: Gpu) -> None:
+        self.network, self._gpu = network, gpu
+        self._seconds: dict[CallId, float] = {}
+        self._uses: dict[CallId, ResourceUse | None] = {}
+        self._layouts: dict[tuple[object, ...], list[Hashable]] = {}
+
+    def learn(self, calls: Iterable[CallId]) -> None:
+        """Prices the calls that are not known yet, those of one layout, collective and way at once."""
+        sizes: dict[tuple[Hashable, Collective, str], list[int]] = {}
+        for layout, collective, way, size in dict.fromkeys(calls):
+            if (layout, collective, way, size) not in self._seconds:
+                sizes.setdefault((layout, collective, way), []).append(size)
+        for (layout, collective, way), each in sizes.items():
+            priced = price_call(self.network, collective, layout, np.array(each, dtype=np.float64), way).duration_s
+            for size, seconds in zip(each, priced.tolist(), strict=True):
+                self._seconds[layout, collective, way, size] = seconds
+
+    def seconds(self, call: CallId) -> float:
+        """Returns the seconds of a call."""
+        if call not in self._seconds:
+            self.learn([call])
+        return self._seconds[call]
+
+    def use(self, call: CallId) -> ResourceUse | None:
+        """Returns what a call takes of a GPU while it runs, rounded as `call_uses` does; None for copy engines."""
+        if call not in self._uses:
+            layout, collective, way, size = call
+            if way == COPIES:
+                self._uses[call] = None
+            else:
+                use = resource_use(explain_call(self.network, collective, layout, float(size), way), collective)
+                step = max(self._gpu.memory_bytes_per_s * USE_STEP, 1.0)
+                self._uses[call] = ResourceUse(use.sms, step * round(use.bytes_per_s / step))
+        return self._uses[call]
+
+    def layouts(self, mesh: Mesh, axes: tuple[str, ...], pair: tuple[int, int] | None = None) -> list[Hashable]:
+        """Returns the distinct layouts of the groups over some axes, or of the pairs of two stages."""
+        key = (mesh, axes, pair)
+        if key not in self._layouts:
+            groups = mesh.groups(*axes) if pair is None else mesh.pairs("pp", *pair)
+            self._layouts[key] = self.network.layouts(groups.astype(np.int64))[0]
+        return self._layouts[key]
+
+
+class UnitPricer:
+    """Prices units and calls of jobs of `world` ranks on a machine, and remembers what it has priced."""
+
+    def __init__(self, machine: Machine, world: int) -> None:
+        self.machine, self.world = machine, world
+        self.kernel_s: dict[Kernel, float] = {}
+        self._slower: dict[ResourceUse, dict[Kernel, float]] = {}
+        self._meshes: dict[Mesh, MeshPrices] = {}
+        self._calls: dict[Network, CallPricer] = {}
+
+    @cached_property
+    def _kernels(self) -> KernelPricer:
+        return self.machine.kernel_pricer(self.world)
+
+    def on(self, mesh: Mesh) -> MeshPrices:
+        """Returns the prices of jobs with this mesh."""
+        prices = self._meshes.get(mesh)
+        if prices is None:
+            placed = self.machine.network_of(mesh.world, mesh, in_training=True)
+            if placed not in self._calls:
+                self._calls[placed] = CallPricer(
+                    self.machine.job_network(mesh.world, mesh), self.machine.needed_cluster().gpu
+                )
+            prices = self._meshes[mesh] = MeshPrices(self, self._calls[placed], mesh)
+        return prices
+
+    def learn_kernels(self, kernels: Iterable[Kernel]) -> None:
+        """Prices the kernels that are not known yet, all at once."""
+        unknown = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self.kernel_s))
+        if unknown:
+            self.kernel_s.update(zip(unknown, self._kernels.price(unknown).duration_s.tolist(), strict=True))
+
+    def lost_share(self, kernels: Sequence[tuple[int, Kernel]], use: ResourceUse | None) -> float:
+        """Returns the share of their pace that kernels lose while a call with this use runs."""
+        if use is None or not kernels:
+            return 0.0
+        known = self._slower.setdefault(use, {})
+        unknown = list(dict.fromkeys(kernel for _, kernel in kernels if kernel not in known))
+        if unknown:
+            self.learn_kernels(unknown)
+            alone = np.array([self.kernel_s[kernel] for kernel in unknown])
+            slower = slowdowns(unknown, alone, [use], self.machine.needed_cluster().gpu)[:, 0]
+            known.update(zip(unknown, slower.tolist(), strict=True))
+        alone_s = sum(count * self.kernel_s[kernel] for count, kernel in kernels)
+        under_s = sum(count * self.kernel_s[kernel] * known[kernel] for count, kernel in kernels)
+        return 1 - alone_s / under_s if under_s > 0 else 0.0
+
+
+class MeshPrices:
+    """The prices of calls over the axes of one mesh, and of units on it."""
+
+    def __init__(self, pricer: UnitPricer, calls: CallPricer, mesh: Mesh) -> None:
+        self.pricer, self.calls, self.mesh = pricer, calls, mesh
+        self._axes: dict[str, list[Hashable]] = {}
+
+    def layouts(self, axis: str) -> list[Hashable]:
+        """Returns the distinct layouts of the groups that a call's axis names."""
+        if axis not in self._axes:
+            pair = (0, self.mesh.pp - 1) if axis == "embd" else None
+            axes = group_axes(self.mesh, axis) if pair is None else ("pp",)
+            self._axes[axis] = self.calls.layouts(self.mesh, axes, pair)
+        return self._axes[axis]
+
+    def seconds(self, call: Call) -> float:
+        """Returns the seconds of a call, of the fastest of its groups where these differ."""
+        return min(map(self.calls.seconds, self._ids(call))) if isnan(call.seconds) else call.seconds
+
+    def transfer_s(self, size: int, collective: Collective = Collective.TRANSFER) -> float:
+        """Returns the seconds of a transfer between neighbouring stages, of the fastest pair."""
+        return min(self.calls.seconds((layout, collective, "", size)) for layout in self._pairs)
+
+    def transfer_use(self, size: int) -> ResourceUse | None:
+        """Returns what a transfer between neighbouring stages takes of a GPU."""
+        return self.calls.use((self._pairs[0], Collective.TRANSFER, "", size))
+
+    def use(self, call: Call) -> ResourceUse | None:
+        """Returns what a call takes of a GPU while it runs."""
+        return self.calls.use(self._ids(call)[0])
+
+    def _ids(self, call: Call) -> list[CallId]:
+        return [(layout, call.collective, call.way or "", call.bytes) for layout in self.layouts(call.axis)]
+
+    @cached_property
+    def _pairs(self) -> list[Hashable]:
+        pairs = [(stage, stage + 1) for stage in range(self.mesh.pp - 1)]
+        layouts = (layout for pair in pairs for layout in self.calls.layouts(self.mesh, ("pp",), pair))
+        return list(dict.fromkeys(layouts))
+
+    def learn(self, works: Sequence[Work], sharded: ShardedUnits | None = None) -> None:
+        """Prices all kernels and calls of works at once."""
+        items = [item for work in works for item in _all_items(work, sharded)]
+        self.pricer.learn_kernels(kernel for item in items if isinstance(item, Compute) for _, kernel in item.kernels)
+        calls = (call for item in items if isinstance(item, Call) and isnan(item.seconds) for call in self._ids(item))
+        self.calls.learn(calls)
+
+    def unit_costs(
+        self, work: Work, launches: Launches | None, sharded: ShardedUnits | None = None, *, split: bool = True
+    ) -> UnitCosts:
+        """Returns the costs of a unit, whose kernels and calls are priced first.
+
+        Args:
+            work: The unit's work.
+            launches: The host's launches.
+            sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
+            split: Whether input and weight gradients are needed apart.
+        """
+        seconds, counts, chains = [0.0] * 4, [0] * 4, [True] * 4
+        kernels: list[Kernels] = [()] * 4
+        for kind in KINDS if split else KINDS[:2]:
+            items = items_in(work, kind, sharded)
+            parts = parts_of(items)
+            seconds[kind], chains[kind] = self._chain(parts, launches)
+            counts[kind] = 0 if launches is None else count_launches(items, launches.graphs)
+            kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
+        return UnitCosts(tuple(seconds), tuple(counts), tuple(chains), tuple(kernels))
+
+    def compute_s(self, item: Compute) -> float:
+        """Returns the seconds of a computation alone."""
+        if not isnan(item.seconds):
+            return item.seconds
+        self.pricer.learn_kernels(kernel for _, kernel in item.kernels)
+        known = self.pricer.kernel_s
+        return float(sum(count * known[kernel] for count, kernel in item.kernels))
+
+    def _chain(self, parts: Sequence[UnitPart], launches: Launches | None) -> tuple[float, bool]:
+        """Returns when the next unit begins after parts that begin at 0, and whether none runs next to another.
+
+        The order of waits is that of `step.units.UnitWriter`.
+        """
+        lane, before, waits, later = [0.0, 0.0], 0.0, 0.0, 0.0
+        is_chain = True
+        for part in parts:
+            if isinstance(part, Call) and part.concurrent is not None:
+                is_chain = False
+                seconds = self.seconds(part)
+                if part.concurrent == "previous":
+                    waits = max(waits, max(lane[-2], before) + seconds)
+                elif part.concurrent == "next":
+                    later = max(later, max(lane[-1], waits) + seconds)
+                continue
+            if isinstance(part, Segment):
+                duration = sum(self.compute_s(item) for item in part.items)
+                before, waits, later = waits, later, 0.0
+            else:
+                duration = self.seconds(part) if isinstance(part, Call) else part.seconds
+                before, waits, later = max(waits, later), 0.0, 0.0
+            lane.append(max(lane[-1], before) + duration)
+            if isinstance(part, Segment) and launches is not None and part.items[-1].syncs_host:
+                before, waits, later = waits, later, 0.0
+                lane.append(max(lane[-1], before) + sync_gap_s(launches.seconds))
+        return max(lane[-1], waits, later), is_chain
+
+
+def items_in(work: Work, kind: ActionKind, sharded: ShardedUnits | None) -> Sequence[Item]:
+    """Returns what a work does in an action, with the copies of split parameters."""
+    items = items_of(work, kind)
+    return items if sharded is None else sharded.with_copies(work, kind, items)
+
+
+def _all_items(work: Work, sharded: ShardedUnits | None) -> list[Item]:
+    both = [*items_in(work, ActionKind.FORWARD, sharded), *items_in(work, ActionKind.BACKWARD, sharded)]
+    return [item for item in both if not isinstance(item, HostWork)]
