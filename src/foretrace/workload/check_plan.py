@@ -28,6 +28,8 @@ _FLAGS: Final = (
 )
 _OPEN_FLAGS: Final = ("sequence_parallel", "grad_overlap", "param_overlap")
 _NAMES: Final = ("schedule", "stack", "layout")
+NUMBER_FIELDS: Final = frozenset((*_SIZES, *_OPEN_SIZES, *_LAYERS, *_OPEN_LAYERS, *_FLAGS, *_OPEN_FLAGS, "zero"))
+"""The fields of a plan that are whole numbers or flags; those that are open may be None."""
 
 
 def check_plan(plan: Plan) -> Plan:
