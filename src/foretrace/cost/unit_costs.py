@@ -28,7 +28,7 @@ from foretrace.schedules import ActionKind
 from foretrace.step.groups import group_axes
 from foretrace.step.segments import Segment, UnitPart, count_launches, items_of, parts_of
 from foretrace.step.sharding import ShardedUnits
-from foretrace.step.spec import Call, Compute, HostWork, Item, Launches, Work
+from foretrace.step.spec import Call, Compute, Item, Launches, Work
 from foretrace.step.units import sync_gap_s
 
 KINDS: Final = tuple(ActionKind)
@@ -46,13 +46,13 @@ class UnitCosts:
     Attributes:
         seconds: From its first op to the begin of the next unit, with nothing else on its rank.
         launches: Kernels and calls that the host launches.
-        is_chain: Whether all its ops run one after the other on the compute lane.
+        ends_alone: Whether nothing of it goes on next to the units after it, so that `seconds` is all there is.
         kernels: The kernels of its computation, each with how often it runs.
     """
 
     seconds: tuple[float, ...]
     launches: tuple[int, ...]
-    is_chain: tuple[bool, ...]
+    ends_alone: tuple[bool, ...]
     kernels: tuple[Kernels, ...]
 
 
@@ -193,7 +193,10 @@ class MeshPrices:
 
     def learn(self, works: Sequence[Work], sharded: ShardedUnits | None = None) -> None:
         """Prices all kernels and calls of works at once."""
-        items = [item for work in works for item in _all_items(work, sharded)]
+        self.learn_items([item for work in works for item in _all_items(work, sharded)])
+
+    def learn_items(self, items: Sequence[Item]) -> None:
+        """Prices all kernels and calls of items at once."""
         self.pricer.learn_kernels(kernel for item in items if isinstance(item, Compute) for _, kernel in item.kernels)
         calls = (call for item in items if isinstance(item, Call) and isnan(item.seconds) for call in self._ids(item))
         self.calls.learn(calls)
@@ -228,15 +231,15 @@ class MeshPrices:
         return float(sum(count * known[kernel] for count, kernel in item.kernels))
 
     def _chain(self, parts: Sequence[UnitPart], launches: Launches | None) -> tuple[float, bool]:
-        """Returns when the next unit begins after parts that begin at 0, and whether none runs next to another.
+        """Returns when the next unit begins after parts that begin at 0, and whether all have ended then.
 
         The order of waits is that of `step.units.UnitWriter`.
         """
         lane, before, waits, later = [0.0, 0.0], 0.0, 0.0, 0.0
-        is_chain = True
+        ends_alone = True
         for part in parts:
             if isinstance(part, Call) and part.concurrent is not None:
-                is_chain = False
+                ends_alone = ends_alone and part.concurrent in ("next", "previous")
                 seconds = self.seconds(part)
                 if part.concurrent == "previous":
                     waits = max(waits, max(lane[-2], before) + seconds)
@@ -253,7 +256,7 @@ class MeshPrices:
             if isinstance(part, Segment) and launches is not None and part.items[-1].syncs_host:
                 before, waits, later = waits, later, 0.0
                 lane.append(max(lane[-1], before) + sync_gap_s(launches.seconds))
-        return max(lane[-1], waits, later), is_chain
+        return max(lane[-1], waits, later), ends_alone
 
 
 def items_in(work: Work, kind: ActionKind, sharded: ShardedUnits | None) -> Sequence[Item]:
@@ -263,5 +266,4 @@ def items_in(work: Work, kind: ActionKind, sharded: ShardedUnits | None) -> Sequ
 
 
 def _all_items(work: Work, sharded: ShardedUnits | None) -> list[Item]:
-    both = [*items_in(work, ActionKind.FORWARD, sharded), *items_in(work, ActionKind.BACKWARD, sharded)]
-    return [item for item in both if not isinstance(item, HostWork)]
+    return [*items_in(work, ActionKind.FORWARD, sharded), *items_in(work, ActionKind.BACKWARD, sharded)]

@@ -105,11 +105,7 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
     """Describes a training step; `works` is what the parts of the model do, where that is not the setting's own."""
     works, schedule, plan = works or works_of(setting), schedule_of(setting), setting.plan
     output_bytes = next((work.output_bytes for work in works.layers), 0)
-    launch_s = 0.0 if plan.cuda_graphs == "full" else setting.stack.launch_s
-    source = Source(setting.stack.launch_source or f"host launches of {setting.stack.name}", 0.7, 1.4)
-    launches = Launches(launch_s, source, plan.cuda_graphs) if launch_s > 0 else None
-    optimizer = optimizer_of(setting)
-    sharding = _sharding(setting, optimizer)
+    launches, optimizer, sharding = launches_of(setting), optimizer_of(setting), sharding_of(setting)
     end = TrainingEnd(
         optimizer=optimizer,
         grad_overlap=setting.grad_overlap,
@@ -133,6 +129,14 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
         gradient_bytes=0 if _keeps_gradients(setting) else optimizer.gradient_bytes,
         diagnostics=setting.diagnostics,
     )
+
+
+def launches_of(setting: Setting) -> Launches | None:
+    """Returns the host's time for kernel launches; None where CUDA graphs replay everything."""
+    stack, graphs = setting.stack, setting.plan.cuda_graphs
+    if graphs == "full" or stack.launch_s <= 0:
+        return None
+    return Launches(stack.launch_s, Source(stack.launch_source or f"host launches of {stack.name}", 0.7, 1.4), graphs)
 
 
 def optimizer_of(setting: Setting) -> Adam:
@@ -228,7 +232,7 @@ def workspace_bytes(setting: Setting) -> int:
     return streams * WORKSPACE_BYTES
 
 
-def _sharding(setting: Setting, optimizer: Adam) -> Sharding | None:
+def sharding_of(setting: Setting) -> Sharding | None:
     """Returns how units are split; None where nothing is, or where gradients are reduced once a step."""
     if setting.zero < 2 or (not setting.splits_parameters and max(setting.shard, setting.mesh.edp) == 1):
         return None
@@ -245,7 +249,7 @@ def _sharding(setting: Setting, optimizer: Adam) -> Sharding | None:
         overlap=setting.grad_overlap or setting.splits_parameters,
         # Forwards of later microbatches find the parameters that the first one gathered.
         holds=setting.splits_parameters and setting.plan.pp > 1,
-        narrow_parameter_bytes=optimizer.narrow_gathered_bytes,
+        narrow_parameter_bytes=_narrow_gathered_bytes(setting),
     )
 
 

@@ -96,9 +96,7 @@ def _kinds_of_pieces(setting: Setting) -> list[list[UnitKind]]:
     """Returns the kinds of the units of every piece, in the order of the forward."""
     plan, model = setting.plan, setting.model
     firsts: dict[object, int] = {}
-    equal = [
-        firsts.setdefault((layer, plan.routing_of(number)), number) for number, layer in enumerate(model.layers)
-    ]
+    equal = [firsts.setdefault((layer, plan.routing_of(number)), number) for number, layer in enumerate(model.layers)]
     limit = plan.recompute_layers if plan.recompute == "full" else None
     last = len(setting.chunks) - 1
     pieces = []

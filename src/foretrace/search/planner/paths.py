@@ -1,0 +1,234 @@
+"""Finds chains of actions that no step of a schedule can avoid, whatever its actions take.
+
+The step is at least as long as each of them, so the longest is a lower bound. A chain follows a microbatch forward to
+a chunk of some stage, goes through the actions of that stage in their order, and follows a microbatch backward to the
+first piece. Chains may also begin with the first action of a stage, or end with its last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.arrays import Longs
+from foretrace.schedules import ActionKind, Schedule
+from foretrace.schedules.schedule import StageActions
+from foretrace.search.planner.shapes import StepShape
+
+MAX_STAGES: Final = 6
+"""Stages whose chains are followed: the first and last two and those in the middle, which are mostly equal."""
+
+KINDS: Final = len(ActionKind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chains:
+    """Chains of actions of one shape. A stage is given by its place among `stages`.
+
+    Attributes:
+        stages: The stages that chains go through, in order.
+        counts: How many actions of each kind a chain has for each kind of piece, `[chains, piece kinds · 4]`.
+        transfers: Transfers between stages on each chain.
+        exchanges: Calls that send and receive at once, which computation waits for.
+        first: The stage with whose end of the previous step a chain begins.
+        enters: Which chunk's parameters must have been gathered first: 0 that of the first forward, 1 that of the last
+            chunk to begin.
+        last: The stage with whose end of the step a chain ends.
+        leaves: Where reductions follow instead of the rest of the stage: 0 after the last backward of the chunk that is
+            done first, 1 before the stage's last backward; -1: the chain ends with the stage's last action.
+        whole_stage: Whether a chain is all that one stage does, which bounds a step even where ranks never meet.
+        totals: Actions of all of each stage's rows, `[stages, piece kinds · 4]`.
+        finals: The kind and piece of the last action of each stage, as a column of `counts`.
+    """
+
+    stages: tuple[int, ...]
+    counts: Longs
+    transfers: Longs
+    exchanges: Longs
+    first: Longs
+    enters: Longs
+    last: Longs
+    leaves: Longs
+    whole_stage: Longs
+    totals: Longs
+    finals: Longs
+
+    @classmethod
+    def of(cls, shape: StepShape, kinds_of_pieces: Longs, *, batched: bool) -> Chains:
+        """Returns the chains of a shape whose schedule has one direction.
+
+        Args:
+            shape: The schedule and its pieces.
+            kinds_of_pieces: The number of each piece's kind.
+            batched: Whether computation waits for transfers, as in `schedules.pipeline`.
+        """
+        return _Finder(shape, kinds_of_pieces, batched).chains()
+
+
+def sampled_stages(stages: int) -> tuple[int, ...]:
+    """Returns the stages whose chains are followed."""
+    chosen = {0, 1, stages // 3, 2 * stages // 3, stages - 2, stages - 1}
+    return tuple(sorted(stage for stage in chosen if 0 <= stage < stages))[:MAX_STAGES]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An end of a chain on a stage: the row where it is, and what comes before or after."""
+
+    row: int
+    counts: Longs
+    transfers: int
+    stage: int
+    chunk: int
+    is_own: bool = False
+    """Whether it is the first or the last action of the stage itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chain:
+    counts: Longs
+    facts: tuple[int, ...]
+    """Transfers, exchanges, first, enters, last, leaves and whole_stage, as `Chains` has them."""
+
+
+def _longest(chains: list[_Chain]) -> list[_Chain]:
+    """Returns the chains without those that are part of another, which begins and ends in the same place."""
+    kept: list[_Chain] = []
+    for chain in sorted(chains, key=lambda chain: -int(chain.counts.sum())):
+        sizes = np.array([*chain.counts, *chain.facts[:2]])
+        if not any(
+            chain.facts[2:6] == other.facts[2:6]
+            and chain.facts[6] <= other.facts[6]
+            and bool((sizes <= np.array([*other.counts, *other.facts[:2]])).all())
+            for other in kept
+        ):
+            kept.append(chain)
+    return kept
+
+
+class _Finder:
+    """Finds the chains of one schedule."""
+
+    def __init__(self, shape: StepShape, kinds_of_pieces: Longs, batched: bool) -> None:
+        self.schedule, self.batched = shape.schedule, batched
+        self.piece_kind = kinds_of_pieces
+        self.width = KINDS * (int(kinds_of_pieces.max()) + 1)
+        self.stage_of, self.chunk_of = self.schedule.route(0)
+        crosses = self.stage_of[1:] != self.stage_of[:-1]
+        self.crossings = np.concatenate([[0], np.cumsum(crosses)])
+        self.stages = sampled_stages(self.schedule.stages)
+
+    def chains(self) -> Chains:
+        """Returns all chains, each once."""
+        chains: dict[tuple[int, ...], _Chain] = {}
+        totals, finals = [], []
+        for place, stage in enumerate(self.stages):
+            rows = self.schedule.stage_actions[stage]
+            code = self._code(stage, rows)
+            totals.append(np.bincount(code, minlength=self.width))
+            finals.append(int(code[-1]))
+            for begin in self._begins(place, stage, rows):
+                for end in self._ends(place, stage, rows):
+                    if begin.row <= end.row:
+                        chain = self._chain(stage, code, totals[-1], begin, end)
+                        chains.setdefault((*chain.counts.tolist(), *chain.facts), chain)
+        kept = _longest(list(chains.values()))
+        transfers, exchanges, first, enters, last, leaves, whole = np.array([chain.facts for chain in kept]).T
+        return Chains(
+            stages=self.stages,
+            counts=np.array([chain.counts for chain in kept]),
+            transfers=transfers,
+            exchanges=exchanges,
+            first=first,
+            enters=enters,
+            last=last,
+            leaves=leaves,
+            whole_stage=whole,
+            totals=np.array(totals),
+            finals=np.array(finals),
+        )
+
+    def _chain(self, stage: int, code: Longs, total: Longs, begin: _End, end: _End) -> _Chain:
+        """Returns the chain through a stage from one row to another."""
+        counts = total - np.bincount(code[: begin.row], minlength=self.width)
+        counts = counts - np.bincount(code[end.row + 1 :], minlength=self.width) + begin.counts + end.counts
+        whole = begin.row == 0 and end.row == len(code) - 1
+        transfers, exchanges = self._messages(stage, whole=whole)
+        own = whole and begin.stage == end.stage and begin.is_own and end.is_own
+        transfers += begin.transfers + end.transfers
+        return _Chain(counts, (transfers, exchanges, begin.stage, begin.chunk, end.stage, end.chunk, int(own)))
+
+    def _code(self, stage: int, rows: StageActions) -> Longs:
+        piece = self.schedule.piece[stage][rows.chunk]
+        return np.asarray(self.piece_kind[piece] * KINDS + rows.kind)
+
+    def _begins(self, place: int, stage: int, rows: StageActions) -> list[_End]:
+        """Returns the ways to begin: with the stage's own first action, or after a microbatch has come forward."""
+        nothing = np.zeros(self.width, dtype=np.int64)
+        begins = [_End(0, nothing, 0, place, 0, is_own=True)]
+        forward = np.flatnonzero(rows.kind == ActionKind.FORWARD)
+        order = list(dict.fromkeys(rows.chunk[forward].tolist()))
+        for number in sorted({0, len(order) - 1}):
+            chunk = order[number]
+            row = int(forward[np.argmax(rows.chunk[forward] == chunk)])
+            if number:
+                begins.append(_End(row, nothing, 0, place, 1))
+            piece = int(self.schedule.piece[stage, chunk])
+            if piece:
+                counts = np.bincount(self.piece_kind[:piece] * KINDS + ActionKind.FORWARD, minlength=self.width)
+                begins.append(_End(row, counts, int(self.crossings[piece]), 0, 0))
+        return begins
+
+    def _ends(self, place: int, stage: int, rows: StageActions) -> list[_End]:
+        """Returns the ways to end: with the stage's last action, with reductions, or backward to the first piece."""
+        nothing = np.zeros(self.width, dtype=np.int64)
+        last = len(rows) - 1
+        ends = [_End(last, nothing, 0, place, -1, is_own=True)]
+        closing = np.flatnonzero((rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_WEIGHT))
+        finals = list(dict.fromkeys(rows.chunk[closing][::-1].tolist()))[::-1]
+        row = int(closing[np.flatnonzero(rows.chunk[closing] == finals[0])[-1]])
+        ends += [_End(row, nothing, 0, place, 0), _End(int(closing[-1]) - 1, nothing, 0, place, 1)]
+        opening = np.flatnonzero((rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT))
+        for chunk in {finals[0], finals[-1]}:
+            row = int(opening[np.flatnonzero(rows.chunk[opening] == chunk)[-1]])
+            piece = int(self.schedule.piece[stage, chunk])
+            if piece:
+                kind = int(rows.kind[row])
+                counts = np.bincount(self.piece_kind[:piece] * KINDS + kind, minlength=self.width)
+                counts = counts + self._after_first_piece(int(rows.microbatch[row]), kind)
+                ends.append(_End(row, counts, int(self.crossings[piece]), 0, -1))
+        return ends
+
+    def _after_first_piece(self, microbatch: int, kind: int) -> Longs:
+        """Returns what the stage of the first piece does after the backward of a microbatch through that piece."""
+        stage = int(self.stage_of[0])
+        rows = self.schedule.stage_actions[stage]
+        same = (rows.kind == kind) & (rows.microbatch == microbatch) & (rows.chunk == self.chunk_of[0])
+        after = int(np.flatnonzero(same)[-1]) + 1
+        return np.bincount(self._code(stage, rows)[after:], minlength=self.width)
+
+    def _messages(self, stage: int, *, whole: bool) -> tuple[int, int]:
+        """Returns the transfers and exchanges between the first and the last action of a stage that waits for them.
+
+        Those of parts of it are not counted. The order is that of Megatron's 1F1B, and of GPipe.
+        """
+        stages, count = self.schedule.stages, self.schedule.microbatches
+        if not self.batched or not whole or stages == 1:
+            return 0, 0
+        first, last = stage == 0, stage == stages - 1
+        if self.schedule.name == "gpipe":
+            return (2 * count - 2 if last else 2 * count if first else 4 * count - 2), 0
+        warmup = min(stages - 1 - stage, count)
+        steady = count - warmup
+        if last:
+            return 0, count - 1
+        if first:
+            return 2 * warmup, steady
+        return (4 * warmup, 2 * steady - 1) if steady else (4 * count - 2, 0)
+
+
+def has_chains(schedule: Schedule) -> bool:
+    """Returns whether chains bound a schedule: not where microbatches run in two directions."""
+    return schedule.directions == 1
