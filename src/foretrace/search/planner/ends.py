@@ -27,8 +27,8 @@ class EndCosts:
     Attributes:
         meets: Whether all ranks meet once a step.
         meeting_s: The call in which they meet.
-        head_s: From the meeting to the first forward of a stage, and to the first forward of its last chunk,
-            `[stages, 2]`.
+        head_s: From the meeting to the first forward of a stage, to the first forward of the chunk that begins last,
+            and until all parameters of the chunk that begins first are gathered, `[stages, 3]`.
         tail_s: From the last action of a stage to the meeting, `[stages]`.
         reduce_s: To the meeting if reductions follow each other without a gap: from the last backward of the chunk
             that is done first, and from the begin of the stage's last backward, `[stages, 2]`.
@@ -64,7 +64,7 @@ def end_costs(spec: StepSpec, prices: MeshPrices, stages: Sequence[int]) -> EndC
     return EndCosts(
         meets=meets,
         meeting_s=max(end.meeting_s for end in ends),
-        head_s=np.array([[end.head_s(0), end.head_s(-1)] for end in ends]),
+        head_s=np.array([[end.head_s(0), end.head_s(-1), end.head_s(0, whole=True)] for end in ends]),
         tail_s=np.array([end.tail_s(end.finals[-1:]) for end in ends]),
         reduce_s=np.array(
             [[end.tail_s(end.finals[:1], end.finals[1:]), end.tail_s((), end.finals[-1:])] for end in ends]
@@ -96,24 +96,28 @@ class _StageEnd:
         """Returns the seconds to the meeting with the reductions of some chunks; all others are done.
 
         Args:
-            chunks: Chunks of which only the reduction that comes last on each lane is not done.
+            chunks: Chunks of which only reductions that wait for their first unit, the last in a backward, are not done.
             whole: Chunks of which no reduction has begun.
         """
         end = len(self.items) if self.meeting is None else self.meeting
-        chunk_of = {at: item.when[0] for at, item in enumerate(self.items[:end]) if item.when is not None}
-        last = {(_lane(self.items[at]), chunk): at for at, chunk in chunk_of.items() if chunk in chunks}
-        counted = {*last.values(), *(at for at, chunk in chunk_of.items() if chunk in whole)}
-        return max(self._run(0, end, frozenset(chunk_of.keys() - counted)).values(), default=0.0)
+        reductions = {at: item.when for at, item in enumerate(self.items[:end]) if item.when is not None}
+        done = {
+            at for at, (chunk, unit) in reductions.items() if chunk not in whole and (chunk not in chunks or unit > 0)
+        }
+        return max(self._run(0, end, frozenset(done)).values(), default=0.0)
 
-    def head_s(self, place: int) -> float:
-        """Returns the seconds from the meeting to the first forward of a chunk, by its place in their order."""
+    def head_s(self, place: int, *, whole: bool = False) -> float:
+        """Returns the seconds from the meeting to the first forward of a chunk, by its place in their order.
+
+        `whole`: until the parameters of all its units are gathered, not only those of the first.
+        """
         begin = 0 if self.meeting is None else self.meeting + 1
         after = range(begin, len(self.items))
         ready = [self._after[at] for at in after if self.items[at].lane == "compute"]
         chunk = self.order[place]
         for at in after:
             before = self.items[at].before
-            if before is not None and before[0] == chunk and before[1] == 0:
+            if before is not None and before[0] == chunk and (whole or before[1] == 0):
                 ready.append(self._after[at])
         return max(ready or [0.0])
 

@@ -33,8 +33,8 @@ class Chains:
         transfers: Transfers between stages on each chain.
         exchanges: Calls that send and receive at once, which computation waits for.
         first: The stage with whose end of the previous step a chain begins.
-        enters: Which chunk's parameters must have been gathered first: 0 that of the first forward, 1 that of the last
-            chunk to begin.
+        enters: Which parameters must have been gathered first: 0 those of the first forward's first unit, 1 those of
+            the chunk that begins last, 2 all of the first forward, which is not part of the chain.
         last: The stage with whose end of the step a chain ends.
         leaves: Where reductions follow instead of the rest of the stage: 0 after the last backward of the chunk that is
             done first, 1 before the stage's last backward; -1: the chain ends with the stage's last action.
@@ -168,6 +168,7 @@ class _Finder:
         """Returns the ways to begin: with the stage's own first action, or after a microbatch has come forward."""
         nothing = np.zeros(self.width, dtype=np.int64)
         begins = [_End(0, nothing, 0, place, 0, is_own=True)]
+        begins += [_End(1, nothing, 0, place, 2)] if len(rows) > 1 else []
         forward = np.flatnonzero(rows.kind == ActionKind.FORWARD)
         order = list(dict.fromkeys(rows.chunk[forward].tolist()))
         for number in sorted({0, len(order) - 1}):
