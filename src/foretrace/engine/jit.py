@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,18 @@ def use(on: bool | None = True) -> None:
     """Switches compiled loops on or off for this process; None leaves it to the size of the job."""
     global _on
     _on = on
+
+
+@contextmanager
+def preferred() -> Iterator[None]:
+    """Runs jobs of any size inside by compiled loops, unless they were switched off: many small jobs pay for their
+    start."""
+    before = _on
+    use(True if before is None else before)
+    try:
+        yield
+    finally:
+        use(before)
 
 
 def installed() -> bool:

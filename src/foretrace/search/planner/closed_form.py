@@ -8,6 +8,7 @@ columns uses only sums, products and maxima, so that a plan has the same bits in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.collector import collector_paused
+from foretrace.basics.mesh import Mesh
 from foretrace.cost.machine import Machine
 from foretrace.cost.unit_costs import MeshPrices, UnitCosts, UnitPricer
 from foretrace.models.model import Model
@@ -22,12 +24,12 @@ from foretrace.program.columns import Collective
 from foretrace.schedules import ActionKind
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.search.planner.ends import EndCosts, end_costs
-from foretrace.search.planner.paths import KINDS, Chains, has_chains
-from foretrace.search.planner.plan_table import PlanTable
+from foretrace.search.planner.paths import KINDS, Chains
+from foretrace.search.planner.plan_table import PlanTable, distinct_rows
 from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
 from foretrace.step.sharding import ShardedUnits
 from foretrace.workload.plan import Plan
-from foretrace.workload.setting import Setting
+from foretrace.workload.setting import PlanSizes, Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.step_spec import launches_of, sharding_of, step_spec
 
@@ -36,20 +38,16 @@ DIVISION: Final = ("stage_layers", "layout", "account_for", "first_stage_layers"
 
 MESH: Final = ("gpus", "tp", "cp", "pp", "ep", "etp", "shard", "rank_order")
 
-SHAPE: Final = (
-    *("pp", "vpp", "schedule", "recompute", "recompute_layers", "offload_layers", "pp_overlap", "routing", "zero"),
-    *("stack", "gpus", "tp", "cp", "mbs", "gbs"),
-    *DIVISION,
-)
-"""Fields that the order of actions and the kinds of units depend on; the last of them by the microbatches."""
+SHAPE: Final = ("pp", "vpp", "schedule", "recompute_layers", "offload_layers", "pp_overlap", "routing", *DIVISION)
+"""Fields that the order of actions and the kinds of units depend on, besides the number of microbatches."""
 
 WORK: Final = (
-    *("stack", "mbs", "seq_len", "tp", "sequence_parallel", "cp", "cp_comm", "ep", "etp", "zero", "precision"),
+    *("stack", "mbs", "seq_len", "tp", "sequence_parallel", "cp", "cp_comm", "ep", "etp", "precision"),
     *("recompute", "recompute_modules", "offload_modules", "dispatcher", "routing", "documents", "tp_overlap"),
     *("moe_overlap", "cuda_graphs", "grad_dtype", "master_dtype", "moment_dtype", "fp8_params"),
-    *("fp8_activation_input", "gpus", "pp", "shard", "rank_order"),
+    *("fp8_activation_input", "gpus"),
 )
-"""Fields that the seconds of units depend on; the last of them by the places of groups."""
+"""Fields that the seconds of units depend on, besides the places of groups and what data-parallel ranks split."""
 
 END: Final = (
     *MESH,
@@ -59,10 +57,13 @@ END: Final = (
 )
 """Fields that the end of a step depends on."""
 
-_UNDIVIDED: Final[dict[str, Any]] = dict.fromkeys(DIVISION)
+UNIT_AXES: Final = ("tp", "cp", "ep", "etp")
+"""Axes over which units communicate."""
 
-MAX_LOST: Final = 0.75
-"""As in `simulation.overlap_cost`."""
+ROWS_AT_ONCE: Final = 1 << 14
+"""Plans that are evaluated at once, so that columns stay in a processor's cache."""
+
+_UNDIVIDED: Final[dict[str, Any]] = dict.fromkeys(DIVISION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,22 +85,13 @@ class Bounds:
 class _Shape:
     """A shape with its chains, and the kinds of its pieces as counts of the search's kinds of units."""
 
-    chains: Chains | None
+    chains: Chains
     piece_units: Longs
     """Units of each of the search's kinds in each kind of piece, `[piece kinds, kinds]`."""
     microbatch_chunks: int
     """Microbatches times chunks of a stage."""
     batched: bool
     stages: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Transfers:
-    """Seconds of a transfer and of an exchange between stages, and the pace that a layer loses next to transfers."""
-
-    transfer_s: float
-    exchange_s: float
-    lost: tuple[float, float]
 
 
 class ClosedForm:
@@ -120,10 +112,13 @@ class ClosedForm:
 
     def prices(self, setting: Setting) -> MeshPrices:
         """Returns the prices of a setting's calls and kernels."""
-        world = setting.mesh.world
-        if world not in self._pricers:
-            self._pricers[world] = UnitPricer(self.machine, world)
-        return self._pricers[world].on(setting.mesh)
+        return self.mesh_prices(setting.mesh)
+
+    def mesh_prices(self, mesh: Mesh) -> MeshPrices:
+        """Returns the prices of kernels and of calls over the axes of a mesh."""
+        if mesh.world not in self._pricers:
+            self._pricers[mesh.world] = UnitPricer(self.machine, mesh.world)
+        return self._pricers[mesh.world].on(mesh)
 
     def shape(self, plan: Plan) -> _Shape:
         """Returns the structure of a plan's step."""
@@ -136,7 +131,7 @@ class ClosedForm:
             units[:, numbers] = pieces
             batched = setting.schedule in BATCHED and not plan.pp_overlap
             schedule = shape.schedule
-            chains = Chains.of(shape, kinds_of_pieces.ravel(), batched=batched) if has_chains(schedule) else None
+            chains = Chains.of(shape, kinds_of_pieces.ravel(), batched=batched)
             self._shapes[plan] = _Shape(
                 chains, units, schedule.microbatches * schedule.chunks, batched, schedule.stages
             )
@@ -170,36 +165,44 @@ class _WorkCosts:
         sharding = sharding_of(setting)
         self.sharded = None if sharding is None else ShardedUnits(sharding, {})
         self._units: dict[UnitKind, UnitCosts] = {}
+        self._lost: dict[object, tuple[float, float]] = {}
+        self.output_bytes = 0
 
     def learn(self, kinds: list[UnitKind]) -> None:
         """Prices kinds that are not known yet."""
         unknown = [kind for kind in kinds if kind not in self._units]
+        if not unknown:
+            return
         works = unit_works(self.setting, unknown)
         self.prices.learn(works, self.sharded)
         for kind, work in zip(unknown, works, strict=True):
             self._units[kind] = self.prices.unit_costs(work, self.launches, self.sharded)
+            if kind.role == "layer":
+                self.output_bytes = work.output_bytes
 
     def unit(self, kind: UnitKind) -> UnitCosts:
         """Returns the costs of a kind that has been learned."""
         return self._units[kind]
 
-    def transfers(self) -> _Transfers:
-        """Returns what transfers between stages cost."""
-        if self.setting.plan.pp == 1:
-            return _Transfers(0.0, 0.0, (0.0, 0.0))
-        size = unit_works(self.setting, [_body(self._units)])[0].output_bytes
-        use, body = self.prices.transfer_use(size), self._units[_body(self._units)]
-        lost = self.prices.pricer.lost_share
-        return _Transfers(
-            self.prices.transfer_s(size),
-            self.prices.transfer_s(size, Collective.EXCHANGE),
-            (lost(body.kernels[ActionKind.FORWARD], use), lost(body.kernels[ActionKind.BACKWARD], use)),
-        )
+    def transfers(self, prices: MeshPrices) -> tuple[float, float, float, float]:
+        """Returns what transfers between the stages of a mesh cost.
 
-
-def _body(units: dict[UnitKind, UnitCosts]) -> UnitKind:
-    """Returns the kind of a layer, of which a model has most."""
-    return max((kind for kind in units if kind.role == "layer"), key=lambda kind: kind.number)
+        Returns:
+            The seconds of a transfer, those of an exchange, and the shares of their pace that a layer's forward and
+            backward lose next to transfers.
+        """
+        if prices.mesh.pp == 1:
+            return 0.0, 0.0, 0.0, 0.0
+        size, use = self.output_bytes, prices.transfer_use(self.output_bytes)
+        if use not in self._lost:
+            layers = [kind for kind in self._units if kind.role == "layer"]
+            body = self._units[max(layers, key=lambda kind: kind.number)]  # of which most models have most
+            lost = self.prices.pricer.lost_share
+            self._lost[use] = (
+                lost(body.kernels[ActionKind.FORWARD], use),
+                lost(body.kernels[ActionKind.BACKWARD], use),
+            )
+        return (prices.transfer_s(size), prices.transfer_s(size, Collective.EXCHANGE), *self._lost[use])
 
 
 class _Evaluation:
@@ -207,110 +210,153 @@ class _Evaluation:
 
     def __init__(self, owner: ClosedForm, table: PlanTable) -> None:
         self.owner, self.table = owner, table
-        self.shape_rows, self.shape_of = table.keys(*SHAPE)
-        self.shapes = [owner.shape(_with_few(table.plan(row), None)) for row in self.shape_rows.tolist()]
+        self._find_shapes()
         self._price_units()
         self._price_ends()
 
-    def _price_units(self) -> None:
-        """Fills the tables of units: seconds and launches `[works, kinds, 4]`, transfers `[works, 4]`."""
+    def _find_shapes(self) -> None:
+        """Finds the structure of each row's step: `shapes`, and the number of each row's."""
         owner, table = self.owner, self.table
-        rows, self.work_of = table.keys(*WORK)
+        batches, batch_of = table.keys("gpus", "tp", "cp", "pp", "mbs", "gbs")
+        counts = np.array([PlanSizes.of(owner.model, table.plan(row)).microbatches for row in batches.tolist()])
+        partly = table.gather("recompute_layers", lambda value: value is not None)
+        partly &= table.gather("recompute", lambda value: value == "full")
+        rows, self.shape_of = combined(table.keys(*SHAPE)[1], counts[batch_of], partly.astype(np.int64))
+        self.shapes = [owner.shape(_simplest_shape(table.plan(row))) for row in rows.tolist()]
+
+    def _price_units(self) -> None:
+        """Fills the tables of units: seconds and launches `[works, kinds, 4]`, transfers `[pairs, 4]`."""
+        owner, table = self.owner, self.table
+        meshes, mesh_of = table.keys(*MESH)
+        prices = [owner.mesh_prices(PlanSizes.of(owner.model, table.plan(row)).mesh) for row in meshes.tolist()]
+        places = number_each(tuple(tuple(each.layouts(axis)) for axis in UNIT_AXES) for each in prices)
+        one_stage = (table.column("pp") == 1).astype(np.int64)
+        # Optimizer states may be split without a change of the layers' work.
+        split = table.gather("zero", lambda zero: 0 if zero in (0, 1) else 1 if zero is None else zero)
+        rows, self.work_of = combined(table.keys(*WORK)[1], places[mesh_of], one_stage, split)
         kinds = owner.kinds
         works = [owner.work(_simplest_work(table.plan(row))) for row in rows.tolist()]
         self.seconds = np.zeros((len(rows), len(kinds), KINDS))
         self.launched = np.zeros((len(rows), len(kinds), KINDS))
-        self.transfers = np.zeros((len(rows), 4))
         for number, work in enumerate(works):
             work.learn(kinds)
             for at, kind in enumerate(kinds):
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.seconds
                 if work.launches is not None:
-                    self.launched[number, at] = np.array(costs.launches) * work.launches.seconds
-            moved = work.transfers()
-            self.transfers[number] = moved.transfer_s, moved.exchange_s, *moved.lost
+                    self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
+        pairs, self.pair_of = combined(self.work_of, mesh_of)
+        pair_meshes = (prices[number] for number in mesh_of[pairs].tolist())
+        pair_works = (works[number] for number in self.work_of[pairs].tolist())
+        self.transfers = np.array(
+            [work.transfers(each) for work, each in zip(pair_works, pair_meshes, strict=True)]
+        ).reshape(-1, 4)
 
     def _price_ends(self) -> None:
         owner, table = self.owner, self.table
         rows, self.end_of = table.keys(*END)
         shape_of_row = self.shape_of[rows].tolist()
-        self.ends = []
-        for row, number in zip(rows.tolist(), shape_of_row, strict=True):
-            chains = self.shapes[number].chains
-            stages = chains.stages if chains is not None else (0,)
-            self.ends.append(owner.end(_simplest_end(table.plan(row)), stages))
+        self.ends = [
+            owner.end(_simplest_end(table.plan(row)), self.shapes[number].chains.stages)
+            for row, number in zip(rows.tolist(), shape_of_row, strict=True)
+        ]
 
     def bounds(self) -> Bounds:
         """Evaluates all rows, those of one shape at once."""
         count = len(self.table)
         bound, estimate, meets = np.zeros(count), np.zeros(count), np.zeros(count, dtype=bool)
         order = np.argsort(self.shape_of, kind="stable")
-        starts = np.searchsorted(self.shape_of[order], np.arange(len(self.shapes) + 1))
+        starts = np.searchsorted(self.shape_of[order], np.arange(len(self.shapes) + 1)).tolist()
         for number, shape in enumerate(self.shapes):
-            rows = order[starts[number] : starts[number + 1]]
-            if len(rows):
+            for first in range(starts[number], starts[number + 1], ROWS_AT_ONCE):
+                rows = order[first : min(first + ROWS_AT_ONCE, starts[number + 1])]
                 bound[rows], estimate[rows], meets[rows] = self._of_shape(shape, rows)
         return Bounds(bound, estimate, meets)
 
     def _of_shape(self, shape: _Shape, rows: Longs) -> tuple[Floats, Floats, Mask]:
-        work, chains = self.work_of[rows], shape.chains
-        seconds = _of_pieces(shape.piece_units, self.seconds, work)
-        if chains is None:
-            raise NotImplementedError
-        used, end_at = np.unique(self.end_of[rows], return_inverse=True)
-        ends = [self.ends[number] for number in used.tolist()]
+        """Returns the bounds and estimates of rows of one shape, and whether their ranks meet."""
+        chains = shape.chains
+        works, work = distinct_of(self.work_of[rows])
+        seconds = _of_pieces(shape.piece_units, self.seconds[works])[:, work]
+        ends, end = distinct_of(self.end_of[rows])
+        costs = [self.ends[number] for number in ends.tolist()]
         head, tail, reduce, host = (
-            np.array([getattr(end, name) for end in ends]) for name in ("head_s", "tail_s", "reduce_s", "host_s")
+            np.array([getattr(each, name) for each in costs]) for name in ("head_s", "tail_s", "reduce_s", "host_s")
         )
-        meeting, meets = np.array([end.meeting_s for end in ends]), np.array([end.meets for end in ends])
-        transfer, exchange = self.transfers[work, 0], self.transfers[work, 1]
-        bound = np.zeros(len(rows))
-        for at in range(len(chains.counts)):
-            chain = transfer * float(chains.transfers[at]) + exchange * float(chains.exchanges[at])
-            for column in np.flatnonzero(chains.counts[at]).tolist():
-                chain += seconds[column] * float(chains.counts[at, column])
-            leaves, last = int(chains.leaves[at]), int(chains.last[at])
-            ending = tail[:, last] if leaves < 0 else reduce[:, last, leaves]
-            fixed = head[:, int(chains.first[at]), int(chains.enters[at])] + ending
-            chain += fixed[end_at]
-            bound = np.maximum(bound, chain if chains.whole_stage[at] else np.where(meets[end_at], chain, 0.0))
-        launched = _of_pieces(shape.piece_units, self.launched, work)
-        for place, total in enumerate(chains.totals):
-            final = int(chains.finals[place])
-            launching = host[:, place][end_at] - launched[final] + seconds[final] + tail[:, place][end_at]
-            for column in np.flatnonzero(total).tolist():
-                launching += launched[column] * float(total[column])
-            bound = np.maximum(bound, np.where(meets[end_at], launching, 0.0))
-        bound = bound + meeting[end_at]
-        return bound, bound + self._overlap(shape, rows, seconds), meets[end_at]
-
-    def _overlap(self, shape: _Shape, rows: Longs, seconds: list[Floats]) -> Floats:
-        """Estimates what computation loses next to communication."""
-        work = self.work_of[rows]
-        transfer, lost_forward, lost_backward = (self.transfers[work, column] for column in (0, 2, 3))
-        extra = np.zeros(len(rows))
-        if shape.stages > 1 and not shape.batched:
-            # Activations come and go forward, gradients backward.
-            extra += 2 * float(shape.microbatch_chunks) * transfer * (lost_forward + lost_backward)
-        return extra
+        meets = np.array([each.meets for each in costs])
+        transfers = self.transfers[self.pair_of[rows]].T
+        # The end of a step before and after each chain, [chains, ends].
+        final = np.where(chains.leaves < 0, tail[:, chains.last], reduce[:, chains.last, np.maximum(chains.leaves, 0)])
+        fixed = (head[:, chains.first, chains.enters] + final).T
+        fixed = np.where((chains.whole_stage[:, None] > 0) | meets, fixed, -np.inf)
+        chain = fixed[:, end]
+        chain += chains.transfers[:, None] * transfers[0]
+        chain += chains.exchanges[:, None] * transfers[1]
+        for column in np.flatnonzero(chains.counts.any(axis=0)).tolist():
+            chain += chains.counts[:, column, None] * seconds[column]
+        bound = chain.max(axis=0)
+        # The host launches the last action after all others; what follows waits for that action.
+        launched = _of_pieces(shape.piece_units, self.launched[works])
+        launching = np.zeros((len(chains.totals), len(works)))
+        for column in np.flatnonzero(chains.totals.any(axis=0)).tolist():
+            launching += chains.totals[:, column, None] * launched[column]
+        launching -= launched[chains.finals]
+        by_host = launching[:, work] + seconds[chains.finals] + np.where(meets, (host + tail).T, -np.inf)[:, end]
+        meeting = np.array([each.meeting_s for each in costs])[end]
+        bound = np.maximum(bound, by_host.max(axis=0)) + meeting
+        return bound, bound + _overlap(shape, transfers), meets[end]
 
 
-def _of_pieces(units: Longs, table: Floats, work: Longs) -> list[Floats]:
-    """Returns the sums of a table `[works, kinds, 4]` over the units of each kind of piece, by piece and action."""
-    columns = []
-    for piece in units:
-        for action in range(KINDS):
-            total = np.zeros(len(table))
-            for kind in np.flatnonzero(piece).tolist():
-                total += table[:, kind, action] * float(piece[kind])
-            columns.append(total[work])
-    return columns
+def _overlap(shape: _Shape, transfers: Floats) -> Floats:
+    """Estimates what computation loses next to communication."""
+    extra = np.zeros(transfers.shape[1])
+    if shape.stages > 1 and not shape.batched:
+        # Activations come and go forward, gradients backward.
+        extra += 2 * float(shape.microbatch_chunks) * transfers[0] * (transfers[2] + transfers[3])
+    return extra
 
 
-def _with_few(plan: Plan, gbs: int | None) -> Plan:
-    del gbs
-    return plan
+def combined(*numbers: Longs) -> tuple[Longs, Longs]:
+    """Returns the first row of each distinct combination of numbers, and the number of each row's combination."""
+    key, radix = np.zeros(len(numbers[0]), dtype=np.int64), 1
+    for number in numbers:
+        size = int(number.max(initial=0)) + 1
+        key, radix = key * size + number, radix * size
+    return distinct_rows(key, radix)
+
+
+def distinct_of(numbers: Longs) -> tuple[Longs, Longs]:
+    """Returns distinct numbers, and the place of each row's among them."""
+    examples, place = distinct_rows(numbers, int(numbers.max(initial=0)) + 1)
+    return numbers[examples], place
+
+
+def number_each(values: Iterable[object]) -> Longs:
+    """Returns a number for each value that equal values have in common."""
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+
+
+def _of_pieces(units: Longs, table: Floats) -> Floats:
+    """Returns the sums of a table `[works, kinds, 4]` over the units of pieces, `[piece kinds · 4, works]`."""
+    sums = np.zeros((len(units), KINDS, len(table)))
+    for kind in np.flatnonzero(units.any(axis=0)).tolist():
+        sums += units[:, kind, None, None] * table[:, kind].T
+    return sums.reshape(-1, len(table))
+
+
+def _simplest_shape(plan: Plan) -> Plan:
+    """Returns a plan with the same order of actions and kinds of units, equal for as many plans as possible."""
+    return replace(
+        _simplest_work(plan),
+        gbs=plan.gbs,
+        vpp=plan.vpp,
+        schedule=plan.schedule,
+        pp_overlap=plan.pp_overlap,
+        recompute_layers=plan.recompute_layers,
+        offload_layers=plan.offload_layers,
+        **{name: getattr(plan, name) for name in DIVISION},
+    )
 
 
 def _simplest_work(plan: Plan) -> Plan:

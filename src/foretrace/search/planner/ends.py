@@ -96,7 +96,7 @@ class _StageEnd:
         """Returns the seconds to the meeting with the reductions of some chunks; all others are done.
 
         Args:
-            chunks: Chunks of which only reductions that wait for their first unit, the last in a backward, are not done.
+            chunks: Chunks whose last backward has ended: only reductions that wait for its last unit are not done.
             whole: Chunks of which no reduction has begun.
         """
         end = len(self.items) if self.meeting is None else self.meeting

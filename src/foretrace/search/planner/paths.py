@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Longs
-from foretrace.schedules import ActionKind, Schedule
+from foretrace.schedules import ActionKind
 from foretrace.schedules.schedule import StageActions
 from foretrace.search.planner.shapes import StepShape
 
@@ -57,7 +57,7 @@ class Chains:
 
     @classmethod
     def of(cls, shape: StepShape, kinds_of_pieces: Longs, *, batched: bool) -> Chains:
-        """Returns the chains of a shape whose schedule has one direction.
+        """Returns the chains of a shape. Where microbatches run in two directions, chains stay on their stage.
 
         Args:
             shape: The schedule and its pieces.
@@ -95,16 +95,15 @@ class _Chain:
 
 def _longest(chains: list[_Chain]) -> list[_Chain]:
     """Returns the chains without those that are part of another, which begins and ends in the same place."""
+    places: dict[tuple[int, ...], list[_Chain]] = {}
+    for chain in chains:
+        places.setdefault(chain.facts[2:], []).append(chain)
     kept: list[_Chain] = []
-    for chain in sorted(chains, key=lambda chain: -int(chain.counts.sum())):
-        sizes = np.array([*chain.counts, *chain.facts[:2]])
-        if not any(
-            chain.facts[2:6] == other.facts[2:6]
-            and chain.facts[6] <= other.facts[6]
-            and bool((sizes <= np.array([*other.counts, *other.facts[:2]])).all())
-            for other in kept
-        ):
-            kept.append(chain)
+    for rivals in places.values():
+        sizes = np.array([[*chain.counts, *chain.facts[:2]] for chain in rivals])
+        for chain, size in zip(rivals, sizes, strict=True):
+            if int((size <= sizes).all(axis=1).sum()) == 1:  # only in itself
+                kept.append(chain)
     return kept
 
 
@@ -115,6 +114,7 @@ class _Finder:
         self.schedule, self.batched = shape.schedule, batched
         self.piece_kind = kinds_of_pieces
         self.width = KINDS * (int(kinds_of_pieces.max()) + 1)
+        self.one_way = self.schedule.directions == 1
         self.stage_of, self.chunk_of = self.schedule.route(0)
         crosses = self.stage_of[1:] != self.stage_of[:-1]
         self.crossings = np.concatenate([[0], np.cumsum(crosses)])
@@ -177,7 +177,7 @@ class _Finder:
             if number:
                 begins.append(_End(row, nothing, 0, place, 1))
             piece = int(self.schedule.piece[stage, chunk])
-            if piece:
+            if piece and self.one_way:
                 counts = np.bincount(self.piece_kind[:piece] * KINDS + ActionKind.FORWARD, minlength=self.width)
                 begins.append(_End(row, counts, int(self.crossings[piece]), 0, 0))
         return begins
@@ -195,7 +195,7 @@ class _Finder:
         for chunk in {finals[0], finals[-1]}:
             row = int(opening[np.flatnonzero(rows.chunk[opening] == chunk)[-1]])
             piece = int(self.schedule.piece[stage, chunk])
-            if piece:
+            if piece and self.one_way:
                 kind = int(rows.kind[row])
                 counts = np.bincount(self.piece_kind[:piece] * KINDS + kind, minlength=self.width)
                 counts = counts + self._after_first_piece(int(rows.microbatch[row]), kind)
@@ -228,8 +228,3 @@ class _Finder:
         if first:
             return 2 * warmup, steady
         return (4 * warmup, 2 * steady - 1) if steady else (4 * count - 2, 0)
-
-
-def has_chains(schedule: Schedule) -> bool:
-    """Returns whether chains bound a schedule: not where microbatches run in two directions."""
-    return schedule.directions == 1
