@@ -27,8 +27,7 @@ from property.machines import CLUSTERS, FACTORS, FIGURES, Hardware, hardware, te
 from property.plans import PlannedModel, any_plans, planned_models
 
 CLOSE: Final = 1 + 1e-6
-"""Corrections by measured kernels are interpolated in single precision, so that a price depends on the kernels priced
-with it by up to 1e-7."""
+"""Corrections by measured kernels are interpolated in single precision."""
 OVERLAP_SLACK: Final = 1.005
 """How much longer a step may get by a better figure where kernels and collectives slow each other down."""
 CHANGED: Final = 0.99

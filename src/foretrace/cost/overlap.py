@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.basics.elementary import p_norm
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.interface import Explained, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
@@ -186,8 +187,7 @@ def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
 
 def _longer(first: Floats, second: Floats, constants: Constants) -> Floats:
     """The longer of two times, with a smooth transition where they are close."""
-    sharp = constants.sharpness
-    return np.asarray((first**sharp + second**sharp) ** (1 / sharp))
+    return p_norm(first, second, constants.sharpness)
 
 
 @dataclass(frozen=True, slots=True)

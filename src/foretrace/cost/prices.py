@@ -241,7 +241,7 @@ class Prices:
         if not len(self.mixes):
             return np.asarray(alone, dtype=np.float64)
         together = np.bincount(self.mix[mixed], weights=taken_s[mixed], minlength=len(self.mixes))
-        return np.asarray(alone + together @ self.mixes)
+        return np.asarray(alone + (together[:, None] * self.mixes).sum(axis=0))
 
     def slowed(self, ranks: Sequence[int], factor: float, ops: Mask | bool = True) -> Prices:
         """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""

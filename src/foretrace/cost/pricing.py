@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs, Mask, distinct
+from foretrace.basics.elementary import power
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.network.experts import price_call
@@ -178,7 +179,7 @@ class _RowPrices:
             chosen, row = self._of_kernels
             first = self._first_kernel_source
             # Kernels of one pricer are off together, whichever of its sources knew them.
-            low[chosen], high[chosen], group[chosen] = row.low**COMMON, row.high**COMMON, first
+            low[chosen], high[chosen], group[chosen] = power(row.low, COMMON), power(row.high, COMMON), first
             mix[chosen] = np.arange(len(chosen))
             mixes = np.zeros((len(chosen), len(self._sources)))
             mixes[:, first : first + row.shares.shape[1]] = row.shares

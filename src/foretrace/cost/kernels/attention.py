@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log2
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,8 +30,8 @@ def attention_fit(
     known = sorted(size for name, way, size in fits if name == backend and way == backward)
     if not known:
         return attention_fit(fits, "cudnn", backward, head)
-    logs = np.log2(known)
-    at = float(np.log2(max(head, 1)))
+    logs = [log2(size) for size in known]
+    at = log2(max(head, 1))
     rows = [fits[backend, backward, size] for size in known]
     return AttentionFit(
         float(np.interp(at, logs, [row.efficiency for row in rows])),

@@ -11,6 +11,7 @@ the family's part holds. The number of measured shapes decides how large that pa
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -18,10 +19,11 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.basics.elementary import exp, power
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.calibration import Calibration
 from foretrace.cost.kernels.corrections import FARTHEST, Family, MeasuredCorrections, family
-from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, KnownPrices
 from foretrace.cost.kernels.model import floor_s
 from foretrace.cost.kernels.pricer import PROFILE_SPREAD
 from foretrace.cost.kernels.streams import row_length
@@ -60,9 +62,9 @@ class CalibratedPricer:
         self._exact = {_same(kernel): measured_s for kernel, measured_s in zip(kernels, seconds.tolist(), strict=True)}
         self._measured = MeasuredCorrections(kernels, seconds, base.price(kernels).duration_s)
         self._shapes: dict[Family, int] = dict(Counter(family(kernel) for kernel in kernels))
-        self._known: dict[Kernel, tuple[float, int, float, float]] = {}
+        self._known = KnownPrices(self._priced)
         spread = PROFILE_SPREAD
-        own = Source(calibration.source, float(np.exp(-spread)), float(np.exp(spread)))
+        own = Source(calibration.source, math.exp(-spread), math.exp(spread))
         held = (
             Source(f"{source.name}, corrected by {calibration.name}", source.low, source.high)
             for source in base.sources
@@ -72,29 +74,25 @@ class CalibratedPricer:
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel; see `KernelPricer`."""
-        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._known))
-        if new:
-            self._known.update(zip(new, self._priced(new), strict=True))
-        rows = np.array([self._known[kernel] for kernel in kernels]).reshape(len(kernels), 4)
-        return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
+        return self._known.of(kernels)
 
-    def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
+    def _priced(self, kernels: list[Kernel]) -> KernelPrices:
         usual = self._base.price(kernels)
         correction = self._measured.correction(kernels)
         known, near = np.isfinite(correction.distance), correction.distance <= FARTHEST
-        factor = correction.factor ** self._held(kernels, correction.distance)
+        factor = power(correction.factor, self._held(kernels, correction.distance))
         seconds = np.where(known, np.maximum(usual.duration_s * factor, floor_s(self._gpu, kernels)), usual.duration_s)
         own = np.hypot(correction.error, PROFILE_SPREAD)
-        low = np.where(near, np.exp(-own), np.where(known, np.minimum(np.exp(-own), usual.low), usual.low))
-        high = np.where(near, np.exp(own), np.where(known, np.maximum(np.exp(own), usual.high), usual.high))
+        own_low, own_high = exp(-own), exp(own)
+        low = np.where(near, own_low, np.where(known, np.minimum(own_low, usual.low), usual.low))
+        high = np.where(near, own_high, np.where(known, np.maximum(own_high, usual.high), usual.high))
         source = self._sources_of(usual.source, known, near)
         for i, kernel in enumerate(kernels):
             measured_s = self._exact.get(_same(kernel))
             if measured_s is not None:
                 seconds[i], source[i] = measured_s, 0
-                low[i], high[i] = np.exp(-EXACT_SPREAD), np.exp(EXACT_SPREAD)
-        columns = (self._factor * seconds, source, low, high)
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+                low[i], high[i] = math.exp(-EXACT_SPREAD), math.exp(EXACT_SPREAD)
+        return KernelPrices(self._factor * seconds, source, low, high)
 
     def _held(self, kernels: list[Kernel], distance: Floats) -> Floats:
         """Returns the part of a measured ratio that holds at this distance: all of it at a measured kernel, and the
@@ -103,7 +101,7 @@ class CalibratedPricer:
         strided = np.array([isinstance(kernel, Stream) and "strided" in kernel.name for kernel in kernels], dtype=bool)
         noise = np.where(strided, STRIDED_SPREAD, SHAPE_SPREAD) ** 2 / shapes
         pooled = FAMILY_SPREAD**2 / (FAMILY_SPREAD**2 + noise)
-        return np.asarray(pooled + (1 - pooled) * np.exp(-np.where(np.isfinite(distance), distance, 0.0) / NEAR))
+        return np.asarray(pooled + (1 - pooled) * exp(-np.where(np.isfinite(distance), distance, 0.0) / NEAR))
 
     def _sources_of(self, usual: Longs, known: Mask, near: Mask) -> Longs:
         count = len(self._base.sources)

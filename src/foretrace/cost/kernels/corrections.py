@@ -8,18 +8,22 @@ beyond them it stays as at the edge, so no seam jumps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.elementary import exp, log
 from foretrace.cost.kernels.streams import row_length, stream_kind
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel
 
 Family = tuple[object, ...]
+Singles = NDArray[np.float32]
 
 SAME: Final = 1e-3
 """The squared distance, in octaves, below which shapes count as the same where single measurements can be trusted."""
@@ -32,6 +36,9 @@ MAX_CORRECTION: Final = 4.0
 
 TESTED: Final = 64
 """Points of a family left out one at a time to see how far its prices are off."""
+
+BLOCK: Final = 1 << 16
+"""Distances between kernels and points that are computed at a time: they stay in a core's cache."""
 
 Z90: Final = (0.05, 0.95)
 
@@ -49,13 +56,23 @@ class Correction:
 @dataclass(frozen=True, slots=True)
 class _Points:
     """Measured kernels of one family: their places, the logarithms of their ratios, and what leaving each out shows:
-    the error, at which distance."""
+    the error, at which distance.
 
-    place: Floats
-    log_ratio: Floats
+    Coordinates, [dimensions, points], are relative to the middle of the points. So single precision tells apart what is
+    a hundredth of an octave apart, in half the time of double precision.
+    """
+
+    middle: Floats
+    coordinates: Singles
+    log_ratio: Singles
     same: float
     error: float
     spacing: float
+
+    @property
+    def count(self) -> int:
+        """The number of points."""
+        return len(self.log_ratio)
 
 
 class MeasuredCorrections:
@@ -64,9 +81,9 @@ class MeasuredCorrections:
 
     def __init__(self, kernels: Sequence[Kernel], seconds: Floats, modelled: Floats, same: float = SAME) -> None:
         usable = np.isfinite(seconds) & (seconds > 0) & (modelled > 0)
-        limit = np.log(MAX_CORRECTION)
+        limit = math.log(MAX_CORRECTION)
         safe = np.where(usable, seconds, 1.0) / np.where(usable, modelled, 1.0)
-        log_ratio = np.clip(np.log(safe), -limit, limit)
+        log_ratio = np.clip(log(safe), -limit, limit)
         members: dict[Family, list[int]] = {}
         for i in np.flatnonzero(usable).tolist():
             members.setdefault(family(kernels[i]), []).append(i)
@@ -86,7 +103,7 @@ class MeasuredCorrections:
             if points is None:
                 continue
             log_ratio, squared = _interpolated(np.array([_place(kernels[i]) for i in rows]), points)
-            factor[rows], distance[rows] = np.exp(log_ratio), np.sqrt(squared)
+            factor[rows], distance[rows] = exp(log_ratio), np.sqrt(squared)
             error[rows] = points.error * np.minimum(np.sqrt(squared) / points.spacing, 3.0)
         return Correction(factor, distance, error)
 
@@ -127,8 +144,8 @@ def _place(kernel: Kernel) -> list[float]:
     if isinstance(kernel, Attention):
         keys = kernel.pairs / max(kernel.q, 1)
         # Another head size runs another kernel, so it counts as far as it does.
-        head = 2.0 * np.log2(max(kernel.head_dim + kernel.v_dim, 1))
-        return [*_logs(kernel.q, keys, kernel.batch * kernel.heads), head, 0.2 * np.log2(max(kernel.kv_heads, 1))]
+        head = 2.0 * log2(max(kernel.head_dim + kernel.v_dim, 1))
+        return [*_logs(kernel.q, keys, kernel.batch * kernel.heads), head, 0.2 * log2(max(kernel.kv_heads, 1))]
     if isinstance(kernel, Copy):
         return _logs(kernel.bytes)
     # A scattered read costs more than a write, so what is mostly read differs; beyond 64 to 1 one side alone counts.
@@ -148,32 +165,51 @@ def _logs(*values: float) -> list[float]:
 def _interpolated(places: Floats, points: _Points, without: Longs | None = None) -> tuple[Floats, Floats]:
     """The logarithm of the ratio at each place, and the squared distance to the nearest point; `without` names a point
     for each place that must not count."""
-    # About their middle, single precision tells apart what is a hundredth of an octave apart, in half the time.
-    middle = points.place.mean(axis=0)
-    here, there = (places - middle).astype(np.float32), (points.place - middle).astype(np.float32)
-    squared = here @ (-2.0 * there.T)
-    squared += (here**2).sum(axis=1)[:, None]
-    squared += (there**2).sum(axis=1)
-    np.maximum(squared, 0.0, out=squared)
+    ratios, nearest = np.empty(len(places)), np.empty(len(places))
+    here = (places - points.middle).astype(np.float32)
+    rows = max(BLOCK // points.count, 1)
+    for first in range(0, len(places), rows):
+        some = slice(first, first + rows)
+        ratios[some], nearest[some] = _of_block(here[some], points, None if without is None else without[some])
+    return ratios, nearest
+
+
+def _of_block(here: Singles, points: _Points, without: Longs | None) -> tuple[Singles, Singles]:
+    """Interpolates at some places, which are single-precision coordinates relative to the middle of the points.
+
+    Each result is made of operations on single values and of sums along its own row, whose order numpy chooses by the
+    length of the row. So it is the same for a place alone and among others. A product of matrices would not be: BLAS
+    chooses the order of its sums by the shape of the whole and by the CPU.
+    """
+    squared = np.zeros((len(here), points.count), dtype=np.float32)
+    apart = np.empty_like(squared)
+    for own, theirs in zip(here.T, points.coordinates, strict=True):
+        np.subtract(own[:, None], theirs, out=apart)
+        apart *= apart
+        squared += apart
     if without is not None:
-        squared[np.arange(len(places)), without] = np.inf
+        squared[np.arange(len(here)), without] = np.inf
     nearest = squared.min(axis=1)
-    squared += np.float32(points.same)
+    same = np.float32(points.same)
+    squared += same
     # Relative to the nearest, so that no power overflows.
-    weight = np.divide((nearest + np.float32(points.same))[:, None], squared, out=squared)
+    weight = np.divide((nearest + same)[:, None], squared, out=squared)
     weight *= weight
     weight *= weight
-    ratios = np.asarray(weight @ points.log_ratio.astype(np.float32) / weight.sum(axis=1))
-    return ratios.astype(np.float64), nearest.astype(np.float64)
+    whole = weight.sum(axis=1)
+    weight *= points.log_ratio
+    return np.asarray(weight.sum(axis=1) / whole), nearest
 
 
 def _points(place: Floats, log_ratio: Floats, same: float) -> _Points:
     """With the error that leaving points out shows; a point alone shows none, so its own ratio is taken for one."""
-    points = _Points(place, log_ratio, same, 0.0, 1.0)
-    if len(place) < 4:
-        return _Points(place, log_ratio, same, max(0.1, float(np.abs(log_ratio).max(initial=0.0)) / 2), 1.0)
-    chosen = np.unique(np.linspace(0, len(place) - 1, TESTED).astype(np.int64))
+    middle = place.mean(axis=0)
+    coordinates = np.ascontiguousarray((place - middle).T, dtype=np.float32)
+    points = _Points(middle, coordinates, log_ratio.astype(np.float32), same, 0.0, 1.0)
+    if points.count < 4:
+        return replace(points, error=max(0.1, float(np.abs(log_ratio).max(initial=0.0)) / 2))
+    chosen = np.unique(np.linspace(0, points.count - 1, TESTED).astype(np.int64))
     guessed, squared = _interpolated(place[chosen], points, chosen)
     low, high = np.quantile(log_ratio[chosen] - guessed, Z90)
     spacing = max(float(np.median(np.sqrt(squared))), 0.25)
-    return _Points(place, log_ratio, same, float(max(-low, high, 0.0)), spacing)
+    return replace(points, error=float(max(-low, high, 0.0)), spacing=spacing)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from foretrace.basics.arrays import Floats
+from foretrace.basics.elementary import p_norm
 from foretrace.cost.kernels.parameters import GemmFit
 
 TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -61,8 +62,7 @@ def gemm_s(
             # Parts of K are written in fp32 and added up.
             added = 0.0 if splits == 1 else 8.0 * splits * batch * m * n / (bytes_per_s * fit.memory_share)
             best = np.minimum(best, compute + added)
-    total = (best**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS)
-    return np.asarray(fit.fixed_s + total)
+    return np.asarray(fit.fixed_s + p_norm(best, memory, SHARPNESS))
 
 
 def grouped_s(

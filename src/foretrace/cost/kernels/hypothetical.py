@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.elementary import exp, log
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
 from foretrace.cost.kernels.model import EfficiencyModel, floor_s
@@ -61,12 +62,12 @@ class HypotheticalPricer:
         lowest_s = np.minimum(bound_s, usual.duration_s * bound_s / np.maximum(bound_before_s, 1e-300))
         seconds = np.maximum(usual.duration_s * ratio, lowest_s)
         is_converted = np.abs(ratio - 1) > SAME_PRICE
-        faster, slower = (share * np.abs(np.log(ratio)) for share in SCALING_ERROR)
+        faster, slower = (share * np.abs(log(ratio)) for share in SCALING_ERROR)
         return KernelPrices(
             seconds,
             usual.source + np.where(is_converted, len(self._pricer.sources), 0),
-            np.exp(-np.hypot(np.log(usual.low), faster)),
-            np.exp(np.hypot(np.log(usual.high), slower)),
+            exp(-np.hypot(log(usual.low), faster)),
+            exp(np.hypot(log(usual.high), slower)),
         )
 
 

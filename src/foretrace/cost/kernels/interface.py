@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args
+
+import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
@@ -13,6 +15,9 @@ from foretrace.program.program import Source
 
 PriceSource = Literal["best", "model", "roofline"]
 """The best source that knows each kernel, the fitted model alone, or the datasheet."""
+
+MAX_KNOWN: Final = 1 << 17
+"""The most kernels whose prices are remembered, about 100 MB; beyond it all are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,30 @@ class KernelPrices:
     source: Longs
     low: Floats
     high: Floats
+
+
+class KnownPrices:
+    """Remembers the prices of kernels; `compute` prices those that are asked for the first time.
+
+    A price must not depend on the kernels that are priced together with it.
+    """
+
+    def __init__(self, compute: Callable[[list[Kernel]], KernelPrices]) -> None:
+        self._compute = compute
+        self._prices: dict[Kernel, tuple[float, int, float, float]] = {}
+
+    def of(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """Returns the price of each kernel."""
+        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._prices))
+        if new:
+            if len(self._prices) + len(new) > MAX_KNOWN:
+                self._prices.clear()
+                new = list(dict.fromkeys(kernels))
+            priced = self._compute(new)
+            columns = (priced.duration_s, priced.source, priced.low, priced.high)
+            self._prices.update(zip(new, zip(*(column.tolist() for column in columns), strict=True), strict=True))
+        rows = np.array([self._prices[kernel] for kernel in kernels]).reshape(len(kernels), 4)
+        return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
 
 
 class KernelPricer(Protocol):

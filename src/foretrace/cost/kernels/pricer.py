@@ -12,9 +12,10 @@ from typing import Final, get_args
 import numpy as np
 
 from foretrace.basics.arrays import Floats
+from foretrace.basics.elementary import exp
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.corrections import FARTHEST, MeasuredCorrections
-from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, PriceSource
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, KnownPrices, PriceSource
 from foretrace.cost.kernels.model import EfficiencyModel, floor_s
 from foretrace.cost.kernels.parameters import DATA, efficiency, nearest
 from foretrace.cost.kernels.silicon_kernels import KERNEL_SYSTEMS, gemm_table
@@ -90,9 +91,9 @@ class StackedPricer:
     def __init__(self, model: EfficiencyModel, layers: Sequence[_Layer], notes: tuple[Diagnostic, ...]) -> None:
         self._model = model
         self._layers = layers
-        self._known: dict[Kernel, tuple[float, int, float, float]] = {}
+        self._known = KnownPrices(self._priced)
         self.notes = notes
-        measured = [Source(layer.name, np.exp(-layer.spread), np.exp(layer.spread)) for layer in layers]
+        measured = [Source(layer.name, *_factors(layer.spread)) for layer in layers]
         # One more for kernels beyond what a source measured: the model, anchored to its nearest points.
         anchored = [Source(f"kernel model, anchored to {layer.name}", *_factors(MODEL_ERROR)) for layer in layers]
         like = model.constants.like
@@ -106,13 +107,9 @@ class StackedPricer:
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel; see `KernelPricer`."""
-        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._known))
-        if new:
-            self._known.update(zip(new, self._priced(new), strict=True))
-        rows = np.array([self._known[kernel] for kernel in kernels]).reshape(len(kernels), 4)
-        return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
+        return self._known.of(kernels)
 
-    def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
+    def _priced(self, kernels: list[Kernel]) -> KernelPrices:
         count, layers = len(kernels), len(self._layers)
         modelled = self._model.seconds(kernels)
         factor, error = np.ones(count), self._model_errors(kernels)
@@ -128,8 +125,7 @@ class StackedPricer:
             error[rows[inside]] = np.hypot(correction.error, layer.spread)[inside]
             error[rows[beyond]] = np.maximum(correction.error[beyond], error[rows[beyond]])
         seconds = np.maximum(modelled * factor, floor_s(self._model.gpu, kernels))
-        bounds = (np.exp(-error), np.exp(error))
-        return list(zip(*(column.tolist() for column in (seconds, source, *bounds)), strict=True))
+        return KernelPrices(seconds, source, exp(-error), exp(error))
 
     def _model_errors(self, kernels: list[Kernel]) -> Floats:
         """Returns the error of the model for each kernel, as a logarithm."""
@@ -268,4 +264,4 @@ def _sibling(gpu: Gpu) -> tuple[str, Path] | None:
 
 
 def _factors(error: float) -> tuple[float, float]:
-    return float(np.exp(-error)), float(np.exp(error))
+    return math.exp(-error), math.exp(error)

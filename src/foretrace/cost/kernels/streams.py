@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import log2
 from typing import Final
 
 import numpy as np
 
 from foretrace.basics.arrays import Floats
+from foretrace.basics.elementary import p_norm
 from foretrace.cost.kernels.gemm import SHARPNESS
 from foretrace.cost.kernels.parameters import StreamFit
 from foretrace.program.kernels import Stream
@@ -58,7 +60,7 @@ def stream_fit(fits: Mapping[str, Mapping[int, StreamFit]], kernel: Stream) -> S
     lengths = sorted(known)
     if len(lengths) == 1:
         return known[lengths[0]]
-    at, logs = np.log2(row_length(kernel) or USUAL_ROW), np.log2(lengths)
+    at, logs = log2(row_length(kernel) or USUAL_ROW), [log2(length) for length in lengths]
     rows = [known[length] for length in lengths]
     columns = ([getattr(row, field.name) for row in rows] for field in fields(StreamFit))
     return StreamFit(*(float(np.interp(at, logs, column)) for column in columns))
@@ -79,4 +81,4 @@ def streams_s(
         rows.append((fit.reads * kernel.read + kernel.write, more, fit.share, fit.bytes_per_clock, fit.fixed_s))
     moved, more, share, per_clock, fixed = np.array(rows, dtype=np.float64).T
     memory, issue = moved / (bytes_per_s * share), moved / (clocks_per_s * per_clock)
-    return np.asarray(fixed + more * extra_launch_s + (memory**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))
+    return np.asarray(fixed + more * extra_launch_s + p_norm(memory, issue, SHARPNESS))

@@ -23,7 +23,7 @@ from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 PAIR_WAYS: Final[list[Way]] = [("pairs", "ll"), ("pairs", "simple")]
 """The ways that sends and receives run; the faster for the size is used."""
 
-GRID: Final = np.concatenate([[0.0], 2.0 ** (np.arange(8 * 46 + 1) / 8)])
+GRID: Final = np.concatenate([[0.0], [2.0 ** (eighth / 8) for eighth in range(8 * 46 + 1)]])
 """Sizes at which NCCL is asked what it chooses: eight to a doubling up to 64 TiB, powers of two among them. A call
 between two of them runs as NCCL runs the smaller."""
 

@@ -98,7 +98,8 @@ def reckoned_s(group: NcclGroup, what: Collective, way: Way, size_bytes: Floats,
     algorithm, protocol = way
     latency, rate = (np.full(size_bytes.shape, value) for value in rule)
     if algorithm == "tree":
-        index = np.clip(np.log2(np.maximum(size_bytes, 1.0) / 64).astype(np.int64), 0, 22)
+        # The exponent of a float is the whole part of its logarithm.
+        index = np.clip(np.frexp(size_bytes / 64)[1] - 1, 0, 22)
         rate *= np.where(size_bytes >= 64, np.array(TREE_CORRECTION[protocol])[index], 1.0)
     if way == ("ring", "simple") and what is Collective.ALL_REDUCE and group.nodes > 1:
         share = size_bytes / (group.graphs["ring"].channels * group.layout.size)
@@ -115,7 +116,7 @@ def latency_us(group: NcclGroup, what: Collective, way: Way) -> float:
     table = "tree" if algorithm == "ring" and per_node == 1 else algorithm
     far = NETWORK_US[table][at] * (2.0 if protocol == "simple" and algorithm in ("ring", "tree") else 1.0)
     base = BASE_US.get(algorithm, (0.0, 0.0, 0.0))[at]
-    depth = int(np.log2(nodes))
+    depth = nodes.bit_length() - 1
     match algorithm:
         case "ring":
             turns = 2 if what is Collective.ALL_REDUCE else 1

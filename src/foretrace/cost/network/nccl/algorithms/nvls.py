@@ -31,7 +31,7 @@ def nvls_s(group: NcclGroup, what: Collective, algorithm: str, size_bytes: Float
     latency = group.machine.launch_s + START_S
     rate = _switch_rate(group, what)
     if group.nodes > 1:
-        depth = int(np.log2(group.nodes)) if algorithm == "nvls-tree" else 1
+        depth = group.nodes.bit_length() - 1 if algorithm == "nvls-tree" else 1
         latency += 2 * depth * (group.machine.step_scale * NETWORK_US[algorithm][2] * US + group.layout.extra_hop_s)
         rate = min(rate, _network_rate(group, algorithm))
     chunks = CHUNKS_S * size_bytes / (size_bytes + CHUNKS_BYTES) / group.machine.clock
@@ -69,6 +69,6 @@ def collnet_s(group: NcclGroup, what: Collective, algorithm: str, size_bytes: Fl
 def pat_s(group: NcclGroup, size_bytes: Floats) -> tuple[float, Floats]:
     """All-gather and reduce-scatter of one GPU a node by a tree over all of them (NCCL's PAT)."""
     n = group.layout.size
-    depth = int(np.ceil(np.log2(n)))
+    depth = (n - 1).bit_length()
     latency = group.machine.launch_s + depth * group.far_s("pat", "simple")
     return latency, latency + size_bytes * (n - 1) / n / (PAT_SHARE * group.ring_rate)

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
+from foretrace.basics.elementary import p_norm
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import THREAD_BYTES, THREADS
 from foretrace.program.columns import WHOLE, Collective
@@ -49,7 +50,7 @@ def step_s(data_s: Floats, latency_s: float) -> Floats:
     # Without latency a step takes as long as its data.
     data = data_s / (1 + 0.5**CORNER) ** (1 / CORNER)
     waiting = data / 2 + latency_s
-    return np.asarray((data**CORNER + waiting**CORNER) ** (1 / CORNER))
+    return p_norm(data, waiting, CORNER)
 
 
 def ramp_s(size_bytes: Floats, clock: float) -> Floats:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
+from foretrace.basics.elementary import log2
 from foretrace.cost.network.nccl.algorithms.ring import LINK_SHARES
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import TREE_CORRECTION
@@ -18,7 +19,7 @@ chain that reduces and copies on (tuning.cc)."""
 
 def tree_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
     """The latency of an all-reduce and the seconds it takes in all."""
-    depth = int(np.log2(group.nodes))
+    depth = group.nodes.bit_length() - 1
     chain = (group.layout.most_in_island - 1) * group.near_s("tree", protocol)
     latency = group.machine.launch_s + 2 * (chain + depth * group.far_s("tree", protocol))
     return latency, latency + size_bytes / (tree_rate(group, protocol) * _filled(protocol, size_bytes))
@@ -27,7 +28,7 @@ def tree_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, 
 def _filled(protocol: str, size_bytes: Floats) -> Floats:
     """Returns how far the pipeline through the tree is filled: NCCL's correction by size, linear between its sizes."""
     factors = TREE_CORRECTION[protocol]
-    place = np.log2(np.maximum(size_bytes, 64.0) / 64)
+    place = log2(np.maximum(size_bytes, 64.0) / 64)
     return np.asarray(np.interp(place, np.arange(len(factors)), factors))
 
 
