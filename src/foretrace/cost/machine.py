@@ -16,7 +16,8 @@ from foretrace.basics.errors import Diagnostic, InputError, UsageError, did_you_
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.placement import Placement
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
-from foretrace.cost.network import MeasuredNetwork, NcclSettings, Network, network_of
+from foretrace.cost.network import NcclSettings, Network, network_of
+from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.network.domains import DomainUse, crossing_note, place_job
 from foretrace.cost.network.silicon_collectives import slowdown_in_training
 from foretrace.cost.prices import Prices
@@ -68,7 +69,10 @@ _Places = tuple[Placement, DomainUse | None]
 class _Cache:
     """Holds what a machine has read and priced."""
 
-    networks: dict[tuple[int, DomainUse | None, bool], Network] = field(default_factory=dict)
+    networks: dict[tuple[int, DomainUse | None], Network] = field(default_factory=dict)
+    """Those of idle GPUs; networks in training are in `books`."""
+    books: dict[tuple[int, DomainUse | None], CallBook] = field(default_factory=dict)
+    """The prices of calls in training; machines whose networks are the same share them."""
     places: dict[tuple[int, Mesh | None], _Places] = field(default_factory=dict)
     placements: dict[tuple[int, DomainUse | None], Placement] = field(default_factory=dict)
     """Those of `places`, each once: many meshes have the same."""
@@ -137,7 +141,8 @@ class Machine:
     def with_(self, **changes: Any) -> Machine:
         """Returns a machine with some arguments changed.
 
-        It shares prices of kernels and measurements with this one as far as the changes leave them as they are.
+        It shares prices of kernels and calls and measurements with this one as far as the changes leave them as they
+        are.
         """
         same = {
             "cluster": self.cluster,
@@ -154,6 +159,10 @@ class Machine:
             other._cache.pricers = self._cache.pricers
         if "collectives" not in changes:
             other._cache.own = self._cache.own
+        if not {"cluster", "placement"} & changes.keys():
+            other._cache.places, other._cache.placements = self._cache.places, self._cache.placements
+        if changes.keys() <= {"network", "overlap_cost"}:
+            other._cache.books, other._cache.measured = self._cache.books, self._cache.measured
         if "cluster" not in changes:
             other._measured_on = self._measured_on
         other._kernel_speeds = self._kernel_speeds
@@ -238,16 +247,16 @@ class Machine:
             return PricedProgram(ops, prices, None, _kernel_notes(self.prices.kernels, prices))
         kernels = self._kernels(ops)
         cluster, notes = self.nccl.on(self.cluster)
-        network = self.job_network(program.world, program.mesh)
+        book = self.calls(program.world, program.mesh).for_job()
         sharing = self._sharing(cluster, program)
-        prices = price(ops, network, cluster.gpu, kernels, sharing, self.overlap_cost)
+        prices = price(ops, book, cluster.gpu, kernels, sharing, self.overlap_cost)
         if prices.sources == program.sources:  # the job carries all its prices
             text = f"{cluster.name} prices nothing: the job carries all its prices"
             unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
             return PricedProgram(ops, prices, None, unused)
         placement, domains = self._places(program.world, program.mesh)
         notes = (*notes, *_domain_notes(cluster, placement, domains, program.mesh))
-        notes = (*notes, *network.notes, *prices.notes, *_frequency_note(cluster.gpu), *_kernel_notes(kernels, prices))
+        notes = (*notes, *book.notes, *prices.notes, *_frequency_note(cluster.gpu), *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, prices, cluster, notes, domains)
@@ -275,11 +284,21 @@ class Machine:
 
         `in_training`: SMs run at the frequency of training instead of that of a benchmark of collectives.
         """
+        if in_training:
+            return self.calls(world, mesh).network
         placement, domains = self._places(world, mesh)
-        key = (world, domains, in_training)
-        if key not in self._cache.networks:
-            self._cache.networks[key] = self._network(world, placement, in_training)
-        return self._cache.networks[key]
+        networks, key = self._cache.networks, (world, domains)
+        if key not in networks:
+            networks[key] = self._network(world, placement, in_training=False)
+        return networks[key]
+
+    def calls(self, world: int, mesh: Mesh | None = None) -> CallBook:
+        """Returns the prices of calls in training, as a job of `world` ranks meets them, with those known so far."""
+        placement, domains = self._places(world, mesh)
+        books, key = self._cache.books, (world, domains)
+        if key not in books:
+            books[key] = CallBook(self._network(world, placement, in_training=True))
+        return books[key]
 
     def network_for(self, placement: Placement, *, in_training: bool = False) -> Network:
         """Returns the network for ranks that are placed as `placement` says."""

@@ -22,8 +22,8 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.elementary import p_norm
-from foretrace.cost.network.experts import explain_call
-from foretrace.cost.network.interface import Explained, Network
+from foretrace.cost.network.call_book import CallBook
+from foretrace.cost.network.interface import Explained
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import ONE_TO_ONE, Collective
@@ -199,7 +199,7 @@ class CallUses:
     """The number of the kind; -1 for a call that uses nothing."""
 
 
-def call_uses(calls: Sequence[CallKey], layouts: Layouts, network: Network, gpu: Gpu) -> CallUses:
+def call_uses(calls: Sequence[CallKey], layouts: Layouts, book: CallBook, gpu: Gpu) -> CallUses:
     """Returns what each call uses of the GPUs in it, as the network says it runs.
 
     All ranks get the use of the first one that is priced, since ranks differ only in their places.
@@ -208,11 +208,18 @@ def call_uses(calls: Sequence[CallKey], layouts: Layouts, network: Network, gpu:
     of_call = np.full(len(calls), -1, dtype=np.int64)
     step = max(gpu.memory_bytes_per_s * USE_STEP, 1.0)
     for kind, (_, columns), what, sizes, way in layouts.requests(calls):
-        for call, size in zip(columns.tolist(), sizes.tolist(), strict=True):
-            if of_call[call] < 0 and way != COPIES:
-                use = resource_use(explain_call(network, what, kind, size, way), what)
-                rounded = ResourceUse(use.sms, step * round(use.bytes_per_s / step))
-                of_call[call] = numbers.setdefault(rounded, len(numbers))
+        new = of_call[columns] < 0
+        if way == COPIES or not new.any():
+            continue
+        number_of: dict[float, int] = {}
+        distinct_sizes = list(dict.fromkeys(sizes[new].tolist()))
+        for size, explained in zip(
+            distinct_sizes, book.explain_all(what, kind, np.array(distinct_sizes), way), strict=True
+        ):
+            use = resource_use(explained, what)
+            rounded = ResourceUse(use.sms, step * round(use.bytes_per_s / step))
+            number_of[size] = numbers.setdefault(rounded, len(numbers))
+        of_call[columns[new]] = [number_of[size] for size in sizes[new].tolist()]
     return CallUses(tuple(numbers), of_call)
 
 

@@ -17,7 +17,7 @@ from foretrace.basics.arrays import Floats, Longs, Mask, distinct
 from foretrace.basics.elementary import power
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPricer
-from foretrace.cost.network.experts import price_call
+from foretrace.cost.network.call_book import CallBook, book_of
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts, foldable
 from foretrace.cost.network.sharing import Calls, Sharing
@@ -61,7 +61,7 @@ def price(
 
     Args:
         ops: the ops of the program.
-        network: prices communication.
+        network: prices communication; a `CallBook` remembers the prices.
         gpu: the GPU that ops run on.
         kernels: prices kernels.
         sharing: makes communication that the network prices draw on the links that the job's calls share; ops priced in
@@ -70,10 +70,11 @@ def price(
     """
     rows = _Rows(ops)
     row_prices = _RowPrices(rows)
-    if network is not None:
-        row_prices.network(network, sharing)
+    book = None if network is None else book_of(network)
+    if book is not None:
+        row_prices.network(book, sharing)
     if kernels is not None:
-        row_prices.kernels(kernels, gpu, network if overlap_cost else None)
+        row_prices.kernels(kernels, gpu, book if overlap_cost else None)
     if gpu is not None:
         row_prices.streams(gpu)
     _check_priced(rows, row_prices.missing, network, kernels)
@@ -103,27 +104,27 @@ class _RowPrices:
         """Returns which rows have no price yet."""
         return np.asarray(np.isnan(self._duration[0]))
 
-    def network(self, network: Network, sharing: Sharing | None = None) -> None:
+    def network(self, book: CallBook, sharing: Sharing | None = None) -> None:
         """Communication, at the network's prices, and what it draws on links."""
         chosen = np.flatnonzero(self.missing & (self._rows.column("communicator").astype(np.int64) >= 0))
         if not len(chosen):
             return
-        call_prices = _network_prices(self._rows, chosen, network)
+        call_prices = _network_prices(self._rows, chosen, book)
         layouts, priced, self._called = call_prices.layouts, call_prices.of_rows(), (chosen, call_prices)
         call_of = np.full(self._duration.shape[1], -1, dtype=np.int64)
         call_of[chosen] = call_prices.call_of
-        self._calls = NetworkCalls(network, layouts, call_prices.calls, call_of[self._rows.of_op])
+        self._calls = NetworkCalls(book.network, layouts, call_prices.calls, call_of[self._rows.of_op])
         self._notes = call_prices.notes
         self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
         self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
         self._source[chosen] = len(self._sources) + priced.source[0]
-        self._sources, self._profile_of = (*self._sources, *network.sources), layouts.profile_of
+        self._sources, self._profile_of = (*self._sources, *book.sources), layouts.profile_of
         if sharing is not None:
             calls = _shared_calls(self._rows, chosen, call_prices)
-            self._draws = sharing.draws(self._rows.ops, network, calls).beside(self._draws)
+            self._draws = sharing.draws(self._rows.ops, book, calls).beside(self._draws)
 
-    def kernels(self, pricer: KernelPricer, gpu: Gpu | None, beside: Network | None = None) -> None:
+    def kernels(self, pricer: KernelPricer, gpu: Gpu | None, beside: CallBook | None = None) -> None:
         """Prices computation that names its kernels; `beside` prices the concurrent communication that slows it."""
         chosen = unpriced_kernels(self._rows.column("kind"), self._rows.column("kernel"), self._duration[0])
         if not len(chosen):
@@ -143,11 +144,11 @@ class _RowPrices:
         self._first_kernel_source = len(self._sources)
         self._sources = (*self._sources, *pricer.sources)
 
-    def _beside(self, texts: _KernelTexts, chosen: Longs, at: Longs, network: Network, gpu: Gpu) -> Overlaps:
+    def _beside(self, texts: _KernelTexts, chosen: Longs, at: Longs, book: CallBook, gpu: Gpu) -> Overlaps:
         """Returns what communication costs computation where they overlap, row by row."""
         assert self._called is not None
         called, call_prices = self._called
-        uses = call_uses(call_prices.calls, call_prices.layouts, network, gpu)
+        uses = call_uses(call_prices.calls, call_prices.layouts, book, gpu)
         kernels_of, uses_of = (np.full(self._duration.shape[1], -1, dtype=np.int64) for _ in range(2))
         kernels_of[chosen], uses_of[called] = at, uses.of_call[call_prices.call_of]
         of_op = self._rows.of_op
@@ -322,7 +323,7 @@ class _NetworkPrices:
         )
 
 
-def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPrices:
+def _network_prices(rows: _Rows, chosen: Longs, book: CallBook) -> _NetworkPrices:
     """Prices the chosen rows for each profile of ranks. A row has one source for all of them."""
     numbers: dict[CallKey, int] = {}
     uneven, ways = rows.uneven(chosen)
@@ -331,7 +332,7 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPri
     call_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
     calls = list(numbers)
     communicators = sorted({communicator for communicator, *_ in calls})
-    layouts, notes = foldable(Layouts(rows.ops.program, communicators, network), rows.ops, calls)
+    layouts, notes = foldable(Layouts(rows.ops.program, communicators, book), rows.ops, calls)
     column = {number: at for at, number in enumerate(communicators)}
     # Ranks outside a communicator have none of its ops; their profile needs no price of it.
     member = layouts.profiles[:, [column[communicator] for communicator, *_ in calls]] >= 0
@@ -340,14 +341,14 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPri
         within = member[cells]
         if within.any():
             here = (cells[0][within], cells[1][within])
-            priced = price_call(network, what, kind, sizes[within], way)
+            priced = book.price(what, kind, sizes[within], way)
             latency[here], duration[here], source[here] = priced.latency_s, priced.duration_s, priced.source
-    for uneven_call in uneven_prices(rows.ops, uneven, layouts, network):
+    for uneven_call in uneven_prices(rows.ops, uneven, layouts, book):
         profiles, priced = uneven_call.profiles, uneven_call.price
         for call in np.flatnonzero(np.array([key[3] for key in calls]) == _OWN - uneven_call.template).tolist():
             latency[profiles, call], duration[profiles, call] = priced.latency_s, priced.duration_s
             source[profiles, call] = priced.source
-    source[:] = _least_sure(source, network.sources)
+    source[:] = _least_sure(source, book.sources)
     return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source), notes)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import foretrace
-from foretrace import ForetraceError, Machine, Mesh, Plan, PriceSources, Program, ProgramBuilder
+from foretrace import ForetraceError, Machine, Mesh, NcclSettings, Plan, PriceSources, Program, ProgramBuilder
+from foretrace.basics.placement import Placement
 from foretrace.cost.kernels import kernel_pricer
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
 from foretrace.hardware.presets import gpu
@@ -57,6 +60,43 @@ def test_the_same_answer_with_and_without_its_caches() -> None:
         for job in jobs
     ]
     assert kept == fresh + fresh
+
+
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"cluster": "a100-dgx"},
+    {"nccl": NcclSettings("ring", "simple")},
+    {"prices": "model"},
+    {"placement": Placement(np.arange(32, dtype=np.int32), np.zeros(32, dtype=np.int32))},
+    {"network": "flow"},
+    {"overlap_cost": False},
+)
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: next(iter(changes)))
+def test_another_machine_has_no_prices_of_this_one(changes: dict[str, Any]) -> None:
+    programs = [foretrace.model("llama3-8b", Plan(gpus=32, tp=tp, pp=4, gbs=32)).program() for tp in (2, 4)]
+    machine = Machine("h100-dgx")
+    before = [machine.price(program).prices for program in programs]
+    other, fresh = machine.with_(**changes), Machine(**{"cluster": "h100-dgx", **changes})
+    for program, usual in zip(programs, before, strict=True):
+        kept, new = other.price(program).prices, fresh.price(program).prices
+        for name in ("duration_s", "latency_s", "source", "low", "high"):
+            np.testing.assert_array_equal(getattr(kept, name), getattr(new, name))
+        kept_slowdown, new_slowdown = (
+            [] if prices.overlaps is None else prices.overlaps.slowdown.tolist() for prices in (kept, new)
+        )
+        assert kept_slowdown == new_slowdown
+        changed = not np.array_equal(kept.duration_s, usual.duration_s)
+        assert changed == (not changes.keys() <= {"network", "overlap_cost"})
+
+
+def test_machines_with_the_same_network_share_the_prices_of_calls() -> None:
+    machine = Machine("h100-dgx")
+    book = machine.calls(64)
+    assert machine.network_of(64, in_training=True) is book.network
+    assert all(machine.with_(**changes).calls(64) is book for changes in ({"network": "flow"}, {"overlap_cost": False}))
+    assert machine.changed({"attention": 2.0}).calls(64) is book
+    assert machine.changed({"nic": 2.0}).calls(64) is not book
 
 
 def test_a_job_has_no_notes_of_the_job_before(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Prices communication: the interface of every network model, the models, and the one that is used.
 
 Read `interface` first, then `nccl/`, the model, and `measured_network`, which corrects it by measured collectives.
-`experts` and `uneven_all_to_all` price the special all-to-alls. `layouts` sorts the groups of a program into kinds to
-price; `peers` says which ranks send to each other. `exits` are the narrow places of a network: `crowding` slows groups
-by them, `sharing` lets concurrent calls divide them. `domains` spreads the nodes of a job over racks of NVL72.
-`nccl_tests/` and `silicon_collectives` read measurements, `nccl_log/` reads what NCCL printed on a machine.
+`experts` and `uneven_all_to_all` price the special all-to-alls. `call_book` remembers prices. `layouts` sorts the
+groups of a program into kinds to price; `peers` says which ranks send to each other. `exits` are the narrow places of a
+network: `crowding` slows groups by them, `sharing` lets concurrent calls divide them. `domains` spreads the nodes of a
+job over racks of NVL72. `nccl_tests/` and `silicon_collectives` read measurements, `nccl_log/` reads what NCCL printed
+on a machine.
 """
 
 from collections.abc import Sequence

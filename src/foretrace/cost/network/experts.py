@@ -73,22 +73,33 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
 
 def explain_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Explained:
     """Explains how a call of this size runs; `time_s` is the price of `price_call`."""
+    return explain_calls(network, what, layout, np.array([size_bytes], dtype=np.float64), way)[0]
+
+
+def explain_calls(
+    network: Network, what: Collective, layout: Hashable, size_bytes: Floats, way: str = ""
+) -> list[Explained]:
+    """Explains how calls of these sizes run."""
     assert isinstance(layout, GroupLayout)
     dispatch = _way(what, layout, way)
     if dispatch is None:
-        return network.explain(what, layout, size_bytes)
+        return network.explain_all(what, layout, size_bytes)
     if dispatch.style == "hierarchical":
-        return _together([network.explain(what, part, size_bytes) for part in _steps(layout)])
+        steps = [network.explain_all(what, part, size_bytes) for part in _steps(layout)]
+        return [_together(list(parts)) for parts in zip(*steps, strict=True)]
     road = _road(_group_of(network, layout), dispatch)
-    return Explained(
-        time_s=road.latency_s + size_bytes * road.seconds_per_byte,
-        latency_s=road.latency_s,
-        bound_s=size_bytes * road.line_seconds_per_byte,
-        algorithm=dispatch.style.replace("_", "-"),
-        protocol="",
-        channels=HELD_SMS[dispatch.style],
-        draws=tuple((name, size_bytes * share) for name, share in road.shares if share),
-    )
+    return [
+        Explained(
+            time_s=road.latency_s + size * road.seconds_per_byte,
+            latency_s=road.latency_s,
+            bound_s=size * road.line_seconds_per_byte,
+            algorithm=dispatch.style.replace("_", "-"),
+            protocol="",
+            channels=HELD_SMS[dispatch.style],
+            draws=tuple((name, size * share) for name, share in road.shares if share),
+        )
+        for size in size_bytes.tolist()
+    ]
 
 
 def limit_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Limit:
@@ -106,6 +117,15 @@ def limit_call(network: Network, what: Collective, layout: Hashable, size_bytes:
         return road.latency_s + size_bytes * road.seconds_per_byte
 
     return limit_of(_group_of(network, layout), seconds, (dispatch.style, ""), "latency of a hop")
+
+
+def priced_layouts(what: Collective, layout: Hashable, way: str) -> list[GroupLayout]:
+    """Returns the layouts that the network itself prices for a call: none where another library runs it."""
+    assert isinstance(layout, GroupLayout)
+    dispatch = _way(what, layout, way)
+    hierarchical = dispatch is not None and dispatch.style == "hierarchical"
+    parts = _steps(layout) if hierarchical else [] if dispatch is not None else [layout]
+    return [part for part in parts if part.size > 1]
 
 
 def one_island(layout: GroupLayout) -> GroupLayout:

@@ -101,6 +101,10 @@ class Network(Protocol):
         """Explains how a call of this size runs; `time_s` is the price of `price`."""
         ...
 
+    def explain_all(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> list[Explained]:
+        """Explains how calls of these sizes run."""
+        ...
+
     def limit(self, collective: Collective, layout: Hashable, size_bytes: float) -> Limit:
         """Finds what limits a call of this size."""
         ...

@@ -10,8 +10,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Ints, Longs, distinct
 from foretrace.basics.errors import Diagnostic
-from foretrace.cost.network.experts import price_call
-from foretrace.cost.network.interface import Network
+from foretrace.cost.network.call_book import CallBook
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
 from foretrace.program.fold import folded_size
@@ -32,10 +31,10 @@ Groups = tuple[Longs, Longs]
 class Layouts:
     """The kinds of groups of the communicators in use, and the combinations of them that ranks see."""
 
-    def __init__(self, program: Program, communicators: Sequence[int], network: Network) -> None:
+    def __init__(self, program: Program, communicators: Sequence[int], book: CallBook) -> None:
         self.kinds: list[Hashable] = []
         """Distinct layouts."""
-        self._program, self._network = program, network
+        self._program, self._book = program, book
         self._column = {number: column for column, number in enumerate(communicators)}
         self._groups = self._sort(communicators)
         self.profiles, self.profile_of = _profiles(program.world, list(self._groups.values()))
@@ -49,7 +48,7 @@ class Layouts:
         for groups in self._groups.values():
             if id(groups) not in known:
                 used = distinct(np.concatenate([kind for _, kind in groups]))
-                slowest = self._network.as_slowest([self.kinds[kind] for kind in used.tolist()])
+                slowest = self._book.as_slowest([self.kinds[kind] for kind in used.tolist()])
                 renumbered = np.array([numbers.setdefault(layout, len(numbers)) for layout in slowest])
                 known[id(groups)] = [(rows, renumbered[np.searchsorted(used, kind)]) for rows, kind in groups]
         other.kinds = list(numbers)
@@ -75,7 +74,7 @@ class Layouts:
             key = (kinds, collective, size, max(way, -1))
             if len(kinds) > 1 and key not in known:
                 how = (np.array([float(size)]), self._program.strings[way] if way >= 0 else "")
-                priced = [price_call(self._network, Collective(collective), self.kinds[kind], *how) for kind in kinds]
+                priced = [self._book.price(Collective(collective), self.kinds[kind], *how) for kind in kinds]
                 times = [float(price.duration_s[0]) for price in priced]
                 known[key] = max(times) / min(times) if min(times) > 0 else 1.0
             axis = self._program.communicators[communicator].axis
@@ -112,10 +111,9 @@ class Layouts:
             )
             if key not in known:
                 known[key] = []
-                for groups in communicator.members(self._program.mesh):
-                    kinds, kind = self._network.layouts(groups)
-                    renumbered = np.array([numbers.setdefault(layout, len(numbers)) for layout in kinds])
-                    known[key].append((groups, renumbered[kind]))
+                for groups in self._book.placed(communicator, self._program.mesh):
+                    renumbered = np.array([numbers.setdefault(layout, len(numbers)) for layout in groups.layouts])
+                    known[key].append((groups.ranks, renumbered[groups.layout_of]))
             groups_of[number] = known[key]
         self.kinds = list(numbers)
         return groups_of
@@ -144,7 +142,8 @@ def foldable(layouts: Layouts, ops: Ops, calls: Sequence[CallKey]) -> tuple[Layo
 
 def _profiles(world: int, kinds: Sequence[Sequence[Groups]]) -> tuple[Ints, Ints]:
     """The combinations of kinds that ranks see, [profiles, communicators], and the number of each rank's."""
-    uniform = np.array([_only(parts) for parts in kinds], dtype=np.int32)
+    only = {id(parts): _only(parts) for parts in {id(parts): parts for parts in kinds}.values()}
+    uniform = np.array([only[id(parts)] for parts in kinds], dtype=np.int32)
     split = np.flatnonzero(uniform < 0)
     if not len(split):
         return uniform[None], np.zeros(world, dtype=np.int32)

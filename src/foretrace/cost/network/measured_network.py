@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -131,26 +130,25 @@ class MeasuredNetwork:
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
-        """Returns the problems of the measurements, which calls priced so far were not measured, and by what these were
+        """Returns the notes on the calls priced so far."""
+        return self.notes_on(self._pricings)
+
+    def notes_on(self, calls: Collection[tuple[Collective, GroupLayout]]) -> tuple[Diagnostic, ...]:
+        """Returns the problems of the measurements, which of these calls were not measured, and by what these are
         priced."""
+        model = self.model.notes_on(calls) if isinstance(self.model, MeasuredNetwork) else self.model.notes
         if self.measurements.partial:
-            return (*self.model.notes, *self._odd)
+            return (*model, *self._odd)
         sizes: dict[tuple[Collective, str], set[int]] = defaultdict(set)
-        for (what, layout), pricing in self._pricings.items():
+        for what, layout in calls:
+            pricing = self._find(what, layout)
             if pricing.source != _MEASURED:
                 sizes[what, pricing.how].add(layout.size)
         unmeasured = (
             Diagnostic("note", "extrapolated", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
             for (what, how), gpus in sizes.items()
         )
-        return (*self.model.notes, *self._odd, *unmeasured)
-
-    def for_job(self) -> MeasuredNetwork:
-        """Returns the same network with no calls priced yet, so that its notes are those of one job."""
-        other = copy(self)
-        other._pricings = {}
-        other.model = self.model.for_job() if isinstance(self.model, MeasuredNetwork) else self.model
-        return other
+        return (*model, *self._odd, *unmeasured)
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is: the model's."""
@@ -170,11 +168,15 @@ class MeasuredNetwork:
         pricing = self._find(collective, layout)
         if pricing.curve is None:
             return modelled
-        duration = pricing.curve(size)
+        return self._corrected(pricing.curve, pricing.source, size, modelled)
+
+    def _corrected(self, curve: TimeCurve, source: int, size_bytes: Floats, modelled: CallPrices) -> CallPrices:
+        """Returns the prices by a curve of calls that the model prices as `modelled`."""
+        duration = curve(size_bytes)
         # The model says which part of a time is latency; measurements do not.
         latency = modelled.latency_s * (duration / modelled.duration_s)
-        source = np.where(size > pricing.curve.size_bytes[-1], _ANCHORED, pricing.source) - _MEASURED
-        return CallPrices(latency, duration, source + len(self.model.sources))
+        sources = np.where(size_bytes > curve.size_bytes[-1], _ANCHORED, source) - _MEASURED
+        return CallPrices(latency, duration, sources + len(self.model.sources))
 
     def measures(self, collective: Collective, layout: GroupLayout) -> bool:
         """Returns whether there is a table of this collective in this layout."""
@@ -182,15 +184,25 @@ class MeasuredNetwork:
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
         """Explains how a call of this size runs, as the model says."""
+        return self.explain_all(collective, layout, np.array([size_bytes], dtype=np.float64))[0]
+
+    def explain_all(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> list[Explained]:
+        """Explains how calls of these sizes run, as the model says."""
         assert isinstance(layout, GroupLayout)
-        modelled = self.model.explain(collective, layout, size_bytes)
-        priced = self.price(collective, layout, np.array([size_bytes], dtype=np.float64))
-        latency, duration, source = (
-            float(column[0]) for column in (priced.latency_s, priced.duration_s, priced.source)
-        )
-        if source != len(self.model.sources):
-            return replace(modelled, time_s=duration, latency_s=latency)
-        return replace(modelled, time_s=duration, latency_s=latency, algorithm="measured", protocol="", channels=0)
+        modelled = self.model.explain_all(collective, layout, size_bytes)
+        pricing = None if layout.size == 1 else self._find(collective, layout)
+        if pricing is None or pricing.curve is None:
+            return modelled
+        latency, duration = (np.array([getattr(call, name) for call in modelled]) for name in ("latency_s", "time_s"))
+        alone = CallPrices(latency, duration, np.zeros(len(modelled), dtype=np.int64))
+        priced = self._corrected(pricing.curve, pricing.source, size_bytes, alone)
+        columns = (modelled, priced.latency_s.tolist(), priced.duration_s.tolist(), priced.source.tolist())
+        return [
+            replace(call, time_s=time_s, latency_s=latency_s)
+            if source != len(self.model.sources)
+            else replace(call, time_s=time_s, latency_s=latency_s, algorithm="measured", protocol="", channels=0)
+            for call, latency_s, time_s, source in zip(*columns, strict=True)
+        ]
 
     def limit(self, collective: Collective, layout: Hashable, size_bytes: float) -> Limit:
         """Finds what limits a call of this size, as the model says."""

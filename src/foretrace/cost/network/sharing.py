@@ -17,16 +17,15 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.basics.errors import InputError
 from foretrace.basics.placement import Placement
+from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.network.exits import NIC, Exit, exits_of
-from foretrace.cost.network.experts import explain_call
-from foretrace.cost.network.interface import Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.cost.network.peers import Places
 from foretrace.cost.prices import Draws
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Tier
-from foretrace.program.columns import PAIRWISE, Collective
+from foretrace.program.columns import PAIRWISE
 from foretrace.program.expand import Ops
 from foretrace.program.program import Program, Resource
 
@@ -66,14 +65,14 @@ class Sharing:
         self._link_bytes_per_s = machine.link_share * (cluster.gpu.link_bytes_per_s or cluster.gpu.pcie_bytes_per_s)
         self.resources = (*map(_resource, self._exits), Resource(LINK, self._link_bytes_per_s))
 
-    def draws(self, ops: Ops, network: Network, calls: Calls) -> Draws:
+    def draws(self, ops: Ops, book: CallBook, calls: Calls) -> Draws:
         """Returns what every priced op draws, by rank where ranks differ."""
         program, layouts = ops.program, calls.layouts
         traffic = [(communicator, what in PAIRWISE) for communicator, what, *_ in calls.keys]
         ways = list(dict.fromkeys(traffic))
         leaving = np.stack([self._leaving(program, way) for way in ways])  # [ways, exits, 2, ranks]
         profile_of, first = _profiles(layouts.profile_of, leaving)
-        sent = _sent_bytes(network, calls)[layouts.profile_of[first]]  # [profiles, calls, 2]
+        sent = _sent_bytes(book, calls)[layouts.profile_of[first]]  # [profiles, calls, 2]
         busy = calls.busy_s[layouts.profile_of[first]]
         way = np.array([ways.index(call) for call in traffic])
         share, crowd = np.moveaxis(leaving[way][..., first], (0, -1), (-1, 0)).transpose(2, 1, 0, 3)
@@ -149,17 +148,13 @@ def _profiles(price_profile: Ints, leaving: Floats) -> tuple[Ints, Longs]:
     return number.ravel().astype(np.int32), first
 
 
-def _sent_bytes(network: Network, calls: Calls) -> Floats:
+def _sent_bytes(book: CallBook, calls: Calls) -> Floats:
     """Returns the bytes that a rank puts on its links and on its NICs with each call: [price profiles, calls, 2]."""
     sent = np.zeros((*calls.busy_s.shape, 2))
-    known: dict[tuple[object, Collective, float, str], tuple[float, float]] = {}
-    for kind, (profile, call), what, sizes, way in calls.layouts.requests(calls.keys):
-        for row, column, size in zip(profile.tolist(), call.tolist(), sizes.tolist(), strict=True):
-            key = (kind, what, size, way)
-            if key not in known:
-                drawn = dict(explain_call(network, what, kind, size, way).draws)
-                known[key] = (drawn.get(LINK, 0.0), drawn.get(NIC, 0.0))
-            sent[row, column] = known[key]
+    for kind, cells, what, sizes, way in calls.layouts.requests(calls.keys):
+        size_of, at = np.unique(sizes, return_inverse=True)
+        drawn = [dict(explained.draws) for explained in book.explain_all(what, kind, size_of, way)]
+        sent[cells] = np.array([(draws.get(LINK, 0.0), draws.get(NIC, 0.0)) for draws in drawn])[at]
     return sent
 
 

@@ -102,9 +102,13 @@ class NcclNetwork:
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
         """Explains how a call of this size runs."""
+        return self.explain_all(collective, layout, np.array([size_bytes], dtype=np.float64))[0]
+
+    def explain_all(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> list[Explained]:
+        """Explains how calls of these sizes run."""
         assert isinstance(layout, GroupLayout)
         if layout.size == 1:
-            return Explained(0.0, 0.0, 0.0, "", "", 0)
+            return [Explained(0.0, 0.0, 0.0, "", "", 0)] * len(size_bytes)
         return self.plan(collective, layout).explain(size_bytes)
 
     def limit(self, collective: Collective, layout: Hashable, size_bytes: float) -> Limit:
@@ -173,7 +177,7 @@ def candidates(
     if layout.size == 1 or collective in PAIRWISE or collective in ONE_TO_ONE:
         return ()
     plan, size = network.plan(collective, layout), np.array([size_bytes], dtype=np.float64)
-    choice = plan.explain(size_bytes)
+    (choice,) = plan.explain(size)
     reckoned = all_reckoned_s(plan.group, plan.what, plan.ways, size, network.observed)
     options = []
     for way, seconds in zip(plan.ways, reckoned, strict=True):

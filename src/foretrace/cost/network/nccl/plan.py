@@ -54,21 +54,24 @@ class CallPlan:
         latency, duration, _ = self._run(size_bytes)
         return latency, duration
 
-    def explain(self, size_bytes: float) -> Explained:
-        """Explains how a call of this size runs."""
-        size = np.array([size_bytes], dtype=np.float64)
-        latency, duration, number = self._run(size)
-        way = self.ways[int(number[0])]
-        algorithm, protocol = way
-        graph = "ring" if algorithm == "pairs" else algorithm
-        bound = float(bound_s(self.group.cluster, self.what, self.group.layout, size)[0])
+    def explain(self, size_bytes: Floats) -> list[Explained]:
+        """Explains how calls of these sizes run."""
+        latency, duration, number = self._run(size_bytes)
+        bound = bound_s(self.group.cluster, self.what, self.group.layout, size_bytes)
+        columns = (size_bytes.tolist(), latency.tolist(), duration.tolist(), bound.tolist(), number.tolist())
+        return [self._explained(*call) for call in zip(*columns, strict=True)]
+
+    def _explained(
+        self, size_bytes: float, latency_s: float, duration_s: float, least_s: float, number: int
+    ) -> Explained:
+        algorithm, protocol = self.ways[number]
         return Explained(
-            time_s=float(duration[0]),
-            latency_s=float(latency[0]),
-            bound_s=bound,
+            time_s=duration_s,
+            latency_s=latency_s,
+            bound_s=least_s,
             algorithm=algorithm,
             protocol=protocol,
-            channels=self.group.channels(graph),
+            channels=self.group.channels("ring" if algorithm == "pairs" else algorithm),
             draws=draws(self.group, self.what, algorithm, size_bytes),
         )
 
