@@ -122,7 +122,7 @@ def _waits(program: Program, first: Longs) -> tuple[Longs, Longs]:
     """(source, target) of all waits of a step that are not lane order, as ops."""
     templates, blocks = program.templates, program.instances.block
     block_of = np.searchsorted(templates.start, templates.dep_dst, side="right") - 1
-    by_block = np.argsort(block_of, kind="stable")
+    by_block = np.argsort(templates.dep_dst, kind="stable")
     per_block = np.bincount(block_of, minlength=len(program.blocks))
     row_of_block = np.concatenate([[0], np.cumsum(per_block)])
     counts = per_block[blocks]
@@ -141,17 +141,20 @@ def _waits(program: Program, first: Longs) -> tuple[Longs, Longs]:
 def _by_target(previous: Longs, sources: Longs, targets: Longs) -> tuple[Longs, Ints]:
     """All waits as (start of each op's, ops waited for): the one before it on its lane, then others as they come."""
     others = np.flatnonzero(previous[targets] != sources)
-    others = others[stable_order(targets[others])]
+    # Waits come in ascending runs, which a merge sort finds and numpy's radix sort does not.
+    others = others[np.argsort(targets[others], kind="stable")]
     sources, targets = sources[others], targets[others]
     follows = previous >= 0
-    more = np.bincount(targets, minlength=len(previous))
-    start = np.append(0, np.cumsum(more + follows))
+    following = np.cumsum(follows)
+    start = np.zeros(len(previous) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(targets, minlength=len(previous)), out=start[1:])
+    start[1:] += following
     src = np.empty(int(start[-1]), dtype=np.int32)
-    following = np.flatnonzero(follows)
-    src[start[following]] = previous[following]
-    several = more[more > 0]
-    numbers = ranges(np.zeros(len(several), dtype=np.int64), several)
-    src[start[targets] + follows[targets] + numbers] = sources
+    place = following[targets] + np.arange(len(targets))
+    src[place] = sources
+    in_lane = np.ones(len(src), dtype=bool)
+    in_lane[place] = False
+    src[in_lane] = previous[follows]
     return start, src
 
 
@@ -201,12 +204,11 @@ class _Queues:
         self._length = np.diff(np.append(self._head, len(key)))
         segment_block, segment_value = np.divmod(key[self._head], values + 1)
         per_block = np.bincount(segment_block, minlength=blocks)
-        self._first_segment = np.cumsum(per_block) - per_block
+        first_segment = np.cumsum(per_block) - per_block
         # Every instance runs the segments of its block: by queue, in the order of the instances.
         counts = per_block[rows.block]
-        segment = ranges(self._first_segment[rows.block], counts)
+        segment = ranges(first_segment[rows.block], counts)
         instance = np.repeat(np.arange(len(counts)), counts)
-        self._first_run = np.cumsum(counts) - counts
         queue = rows.role[instance] * (values + 1) + segment_value[segment]
         self._runs = stable_order(queue)
         self._segment = segment[self._runs]
@@ -238,18 +240,9 @@ class _Queues:
 
     def order(self) -> Longs:
         """The number of each op in its queue, from 0; -1 for ops in none."""
-        rows, segments = self._rows, len(self._head)
         lengths = self._length[self._segment]
-        before = np.cumsum(lengths) - lengths
-        before -= np.repeat(before[self._begins], np.diff(np.append(np.flatnonzero(self._begins), len(before))))
-        of_run = np.zeros(len(before) + 1, dtype=np.int64)
-        of_run[self._runs] = before
-        none = len(rows.of_op) + 1  # so many below zero that nothing before it brings it up to zero
-        rank = np.full(len(rows.lane), -none, dtype=np.int64)
-        rank[self._row] = ranges(np.zeros(segments, dtype=np.int64), self._length)
-        block_of_segment = np.searchsorted(rows.start, self._row[self._head], side="right") - 1
-        place = np.zeros(len(rows.lane), dtype=np.int64)  # which of its block's segments a row is in
-        place[self._row] = np.repeat(np.arange(segments) - self._first_segment[block_of_segment], self._length)
-        run = np.repeat(self._first_run, rows.size) + place[rows.of_op]
-        order: Longs = np.maximum(rank[rows.of_op] + of_run[run], -1)
+        ops = self._row[ranges(self._head[self._segment], lengths)] + np.repeat(self._op_of_row_0, lengths)
+        first = (np.cumsum(lengths) - lengths)[self._begins]
+        order = np.full(len(self._rows.of_op), -1, dtype=np.int64)
+        order[ops] = np.arange(len(ops)) - np.repeat(first, np.diff(np.append(first, len(ops))))
         return order
