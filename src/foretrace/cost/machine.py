@@ -76,6 +76,10 @@ class _Cache:
     places: dict[tuple[int, Mesh | None], _Places] = field(default_factory=dict)
     placements: dict[tuple[int, DomainUse | None], Placement] = field(default_factory=dict)
     """Those of `places`, each once: many meshes have the same."""
+    crossings: dict[Mesh, Diagnostic | None] = field(default_factory=dict)
+    """The warning that groups cross link domains, for each mesh."""
+    slowdown: float | None = None
+    """How many times slower SMs run in training."""
     measured: dict[tuple[str, float], tuple[Measurements, ...]] = field(default_factory=dict)
     own: Measurements | None = None
     calibration: Calibration | None = None
@@ -255,8 +259,9 @@ class Machine:
             unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
             return PricedProgram(ops, prices, None, unused)
         placement, domains = self._places(program.world, program.mesh)
-        notes = (*notes, *_domain_notes(cluster, placement, domains, program.mesh))
-        notes = (*notes, *book.notes, *prices.notes, *_frequency_note(cluster.gpu), *_kernel_notes(kernels, prices))
+        notes = (*notes, *self._domain_notes(cluster, placement, domains, program.mesh))
+        frequency = _frequency_note(self._slowdown(cluster.gpu))
+        notes = (*notes, *book.notes, *prices.notes, *frequency, *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, prices, cluster, notes, domains)
@@ -306,11 +311,27 @@ class Machine:
 
     def _network(self, world: int, placement: Placement, in_training: bool) -> Network:
         cluster, _ = self.nccl.on(self.needed_cluster())
-        slowdown = slowdown_in_training(cluster.gpu) if in_training else 1.0
+        slowdown = self._slowdown(cluster.gpu) if in_training else 1.0
         # Measured times of a single collective say nothing of the links that its messages meet on.
         on_links = not in_training and self.network != "analytic"
         measured = () if on_links else self._measured(cluster, slowdown)
         return network_of(cluster, world, placement, measured, self.nccl, slowdown)
+
+    def _slowdown(self, gpu: Gpu) -> float:
+        """Returns how many times slower SMs run in training than in a measurement of collectives."""
+        if self._cache.slowdown is None:
+            self._cache.slowdown = slowdown_in_training(gpu)
+        return self._cache.slowdown
+
+    def _domain_notes(
+        self, cluster: Cluster, placement: Placement, domains: DomainUse | None, mesh: Mesh
+    ) -> tuple[Diagnostic, ...]:
+        """Returns how much of each link domain is used, and which groups cross domains."""
+        crossings = self._cache.crossings
+        if mesh.world == placement.world and mesh not in crossings:
+            crossings[mesh] = crossing_note(cluster.node, placement, mesh)
+        notes = (None if domains is None else domains.note(), crossings.get(mesh))
+        return tuple(note for note in notes if note is not None)
 
     def _measured(self, cluster: Cluster, slowdown: float) -> tuple[Measurements, ...]:
         """Returns the measured collectives that price communication before the model does, best first."""
@@ -400,20 +421,8 @@ class Machine:
                 raise InputError("needs-cluster", f"{text}, but there is none", hint="name a cluster")
 
 
-def _domain_notes(
-    cluster: Cluster, placement: Placement, domains: DomainUse | None, mesh: Mesh
-) -> tuple[Diagnostic, ...]:
-    """Returns how much of each link domain is used, and which groups cross domains."""
-    notes = [
-        None if domains is None else domains.note(),
-        crossing_note(cluster.node, placement, mesh) if mesh.world == placement.world else None,
-    ]
-    return tuple(note for note in notes if note is not None)
-
-
-def _frequency_note(gpu: Gpu) -> tuple[Diagnostic, ...]:
+def _frequency_note(slowdown: float) -> tuple[Diagnostic, ...]:
     """Returns the note that collectives are slower in training than in a measurement of them alone."""
-    slowdown = slowdown_in_training(gpu)
     if slowdown < MIN_SLOWDOWN:
         return ()
     text = (

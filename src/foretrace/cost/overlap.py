@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.elementary import p_norm
 from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.network.interface import Explained
-from foretrace.cost.network.layouts import CallKey, Layouts
+from foretrace.cost.network.layouts import CallRequest
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.program.dispatch import COPIES
@@ -123,11 +124,12 @@ def slowdowns(
     share = np.divide(rows.moved_bytes, alone_s * rate, out=np.zeros(len(kernels)), where=alone_s > 0)
     base = _longer(np.ones(len(kernels)) / rows.spare, share, constants)
     slowdown = np.ones((len(kernels), len(uses)))
-    for at, use in enumerate(uses):
-        if units and use.sms:
-            held = _fewer(rows, min(use.sms, int(MAX_HELD * units)), gpu, constants) / rows.spare
-            under = _longer(held, share + use.bytes_per_s / rate * (share > 0), constants)
-            slowdown[:, at] = np.maximum(under / base, 1.0)
+    holds = np.array([at for at, use in enumerate(uses) if units and use.sms], dtype=np.int64)
+    if len(holds):
+        sms, drawn = (np.array([getattr(uses[at], name) for at in holds]) for name in ("sms", "bytes_per_s"))
+        held = _fewer(rows, np.minimum(sms, int(MAX_HELD * units)), gpu, constants) / rows.spare[:, None]
+        under = _longer(held, share[:, None] + drawn / rate * (share > 0)[:, None], constants)
+        slowdown[:, holds] = np.maximum(under / base[:, None], 1.0)
     return slowdown
 
 
@@ -143,10 +145,10 @@ class _Rows:
 
 
 def _rows(kernels: Sequence[Kernel], gpu: Gpu, constants: Constants) -> _Rows:
-    filled = FILLED * gpu.compute_units
+    tiles = np.array([_tiles(kernel) for kernel in kernels], dtype=np.float64)
     return _Rows(
         np.array([kernel.moved_bytes for kernel in kernels], dtype=np.float64),
-        np.array([max(_tiles(kernel), filled) if _tiles(kernel) else 0.0 for kernel in kernels], dtype=np.float64),
+        np.where(tiles > 0, np.maximum(tiles, FILLED * gpu.compute_units), 0.0),
         np.array([isinstance(kernel, GroupedGemm) and not kernel.separate for kernel in kernels], dtype=bool),
         np.where([isinstance(kernel, Stream) for kernel in kernels], constants.spare, constants.spare_compute),
     )
@@ -163,16 +165,17 @@ def _tiles(kernel: Kernel) -> float:
 
 
 def _cut(rows: float, columns: float) -> float:
-    return float(min(np.ceil(rows / high) * np.ceil(columns / wide) for high, wide in TILES))
+    return float(min(ceil(rows / high) * ceil(columns / wide) for high, wide in TILES))
 
 
-def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
-    """Returns how many times as long kernels take for lack of SMs alone."""
+def _fewer(rows: _Rows, held: Longs, gpu: Gpu, constants: Constants) -> Floats:
+    """Returns how many times as long kernels take for lack of SMs alone, where so many are held: [kernels, held]."""
     units = gpu.compute_units
     clustered = gpu.architecture in CLUSTERED
-    held = min(held, units // 2)  # NCCL takes no more channels than a GPU has SMs for, and leaves some to compute
-    left = max(units - held - (constants.stranded if clustered else 0.0), 1.0)
-    tiles = rows.tiles
+    # NCCL takes no more channels than a GPU has SMs for, and leaves some to compute.
+    held = np.minimum(held, units // 2)
+    left = np.maximum(units - held - (constants.stranded if clustered else 0.0), 1.0)
+    tiles = rows.tiles[:, None]
     blocks = np.minimum(tiles, units)
     waves = np.maximum(np.ceil(tiles / units), 1.0)
     late = np.maximum(blocks - left, 0.0)
@@ -181,7 +184,7 @@ def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
     else:
         fewer = np.ceil(tiles / (units - held))
     dealt = np.ceil(units / left)
-    product = np.where(rows.dealt & clustered, dealt, fewer / waves)
+    product = np.where(rows.dealt[:, None] & clustered, dealt, fewer / waves)
     return np.asarray(np.where(tiles > 0, product, units / (units - held)))
 
 
@@ -199,15 +202,15 @@ class CallUses:
     """The number of the kind; -1 for a call that uses nothing."""
 
 
-def call_uses(calls: Sequence[CallKey], layouts: Layouts, book: CallBook, gpu: Gpu) -> CallUses:
+def call_uses(calls: int, requests: Sequence[CallRequest], book: CallBook, gpu: Gpu) -> CallUses:
     """Returns what each call uses of the GPUs in it, as the network says it runs.
 
     All ranks get the use of the first one that is priced, since ranks differ only in their places.
     """
     numbers: dict[ResourceUse, int] = {}
-    of_call = np.full(len(calls), -1, dtype=np.int64)
+    of_call = np.full(calls, -1, dtype=np.int64)
     step = max(gpu.memory_bytes_per_s * USE_STEP, 1.0)
-    for kind, (_, columns), what, sizes, way in layouts.requests(calls):
+    for kind, (_, columns), what, sizes, way in requests:
         new = of_call[columns] < 0
         if way == COPIES or not new.any():
             continue

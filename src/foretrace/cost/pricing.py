@@ -19,7 +19,7 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.network.call_book import CallBook, book_of
 from foretrace.cost.network.interface import CallPrices, Network
-from foretrace.cost.network.layouts import CallKey, Layouts, foldable
+from foretrace.cost.network.layouts import CallKey, CallRequest, Layouts, foldable
 from foretrace.cost.network.sharing import Calls, Sharing
 from foretrace.cost.network.uneven_all_to_all import uneven_prices, uneven_templates
 from foretrace.cost.overlap import CallUses, Overlaps, call_uses, text_slowdowns
@@ -113,7 +113,7 @@ class _RowPrices:
         layouts, priced, self._called = call_prices.layouts, call_prices.of_rows(), (chosen, call_prices)
         call_of = np.full(self._duration.shape[1], -1, dtype=np.int64)
         call_of[chosen] = call_prices.call_of
-        self._calls = NetworkCalls(book.network, layouts, call_prices.calls, call_of[self._rows.of_op])
+        self._calls = NetworkCalls(book.network, layouts, call_prices.calls, call_of.take(self._rows.of_op))
         self._notes = call_prices.notes
         self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
@@ -148,11 +148,11 @@ class _RowPrices:
         """Returns what communication costs computation where they overlap, row by row."""
         assert self._called is not None
         called, call_prices = self._called
-        uses = call_uses(call_prices.calls, call_prices.layouts, book, gpu)
+        uses = call_uses(len(call_prices.calls), call_prices.requests, book, gpu)
         kernels_of, uses_of = (np.full(self._duration.shape[1], -1, dtype=np.int64) for _ in range(2))
         kernels_of[chosen], uses_of[called] = at, uses.of_call[call_prices.call_of]
         of_op = self._rows.of_op
-        return Overlaps(kernels_of[of_op], uses_of[of_op], texts.slowdowns(uses, gpu))
+        return Overlaps(kernels_of.take(of_op), uses_of.take(of_op), texts.slowdowns(uses, gpu))
 
     def streams(self, gpu: Gpu) -> None:
         """Computation that only moves bytes."""
@@ -186,14 +186,14 @@ class _RowPrices:
             mixes[:, first : first + row.shares.shape[1]] = row.shares
         ops, of_op = self._rows.ops, self._rows.of_op
         return Prices(
-            duration_s=self._duration[:, of_op],
-            latency_s=self._latency[:, of_op],
-            source=self._source[of_op],
+            duration_s=self._duration.take(of_op, axis=1),
+            latency_s=self._latency.take(of_op, axis=1),
+            source=self._source.take(of_op),
             sources=self._sources,
-            low=low[of_op],
-            high=high[of_op],
-            group=group[of_op],
-            mix=mix[of_op],
+            low=low.take(of_op),
+            high=high.take(of_op),
+            group=group.take(of_op),
+            mix=mix.take(of_op),
             mixes=mixes,
             draws=self._draws,
             meeting=_meeting(ops, self._draws),
@@ -292,7 +292,10 @@ class _Rows:
 def _larger_ways(ops: Ops) -> dict[int, int]:
     """The bytes of the ops of an exchange whose other end sends more: the larger way decides for both."""
     columns = ops.program.templates.columns
-    exchanges = np.flatnonzero((columns["collective"] == Collective.EXCHANGE)[ops.template])
+    is_exchange = columns["collective"] == Collective.EXCHANGE
+    if not is_exchange.any():
+        return {}
+    exchanges = np.flatnonzero(is_exchange[ops.template])
     exchanges = exchanges[ops.order[exchanges] >= 0]
     if not len(exchanges):
         return {}
@@ -313,6 +316,7 @@ class _NetworkPrices:
     calls: list[CallKey]
     call_of: Longs
     prices: CallPrices
+    requests: list[CallRequest]
     notes: tuple[Diagnostic, ...] = ()
 
     def of_rows(self) -> CallPrices:
@@ -337,7 +341,8 @@ def _network_prices(rows: _Rows, chosen: Longs, book: CallBook) -> _NetworkPrice
     # Ranks outside a communicator have none of its ops; their profile needs no price of it.
     member = layouts.profiles[:, [column[communicator] for communicator, *_ in calls]] >= 0
     latency, duration, source = np.zeros(member.shape), np.zeros(member.shape), np.full(member.shape, -1)
-    for kind, cells, what, sizes, way in layouts.requests(calls):
+    requests = list(layouts.requests(calls))
+    for kind, cells, what, sizes, way in requests:
         within = member[cells]
         if within.any():
             here = (cells[0][within], cells[1][within])
@@ -349,7 +354,7 @@ def _network_prices(rows: _Rows, chosen: Longs, book: CallBook) -> _NetworkPrice
             latency[profiles, call], duration[profiles, call] = priced.latency_s, priced.duration_s
             source[profiles, call] = priced.source
     source[:] = _least_sure(source, book.sources)
-    return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source), notes)
+    return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source), requests, notes)
 
 
 def _shared_calls(rows: _Rows, chosen: Longs, priced: _NetworkPrices) -> Calls:

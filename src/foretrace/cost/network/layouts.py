@@ -24,6 +24,9 @@ CallKey = tuple[int, int, int, int]
 """A communicator, a collective, bytes, and the string that says how it goes. Below 0: none does, and those with
 different numbers have prices of their own."""
 
+CallRequest = tuple[Hashable, tuple[Longs, ...], Collective, Floats, str]
+"""A layout, the cells of [profiles, calls] that have it, their collective, the bytes of each, and the way they run."""
+
 Groups = tuple[Longs, Longs]
 """Groups of one size, a row of ranks each, and the number of each one's kind."""
 
@@ -81,11 +84,8 @@ class Layouts:
             factors[axis] = max(factors.get(axis, 1.0), known.get(key, 1.0))
         return {axis: factor for axis, factor in factors.items() if factor > 1}
 
-    def requests(
-        self, calls: Sequence[CallKey]
-    ) -> Iterator[tuple[Hashable, tuple[Longs, ...], Collective, Floats, str]]:
-        """Yields what to price: a kind, a collective, sizes and the way it runs, with the cells of [profiles, calls]
-        they belong to."""
+    def requests(self, calls: Sequence[CallKey]) -> Iterator[CallRequest]:
+        """Yields what to price, with the cells of [profiles, calls] that it belongs to."""
         cells_of: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
         for call, (communicator, collective, size, way) in enumerate(calls):
             for profile, kind in enumerate(self.profiles[:, self._column[communicator]].tolist()):
