@@ -394,11 +394,6 @@ class Machine:
 
         return FasterKernels(pricer, self._kernel_speeds)
 
-    def job_network(self, world: int, mesh: Mesh) -> Network:
-        """Returns the network that prices the calls of a training job."""
-        network = self.network_of(world, mesh, in_training=True)
-        return network.for_job() if isinstance(network, MeasuredNetwork) else network
-
     def _sharing(self, cluster: Cluster, program: Program) -> Sharing | None:
         """Returns what the communications of a job share on the links; None where each runs as if alone."""
         if self.network != "flow":

@@ -17,13 +17,13 @@ import numpy as np
 from foretrace.basics.mesh import Mesh
 from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.machine import Machine
-from foretrace.cost.network.experts import explain_call, price_call
-from foretrace.cost.network.interface import Network
+from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.overlap import USE_STEP, ResourceUse, resource_use, slowdowns
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Collective
 from foretrace.program.dispatch import COPIES
 from foretrace.program.kernels import Kernel
+from foretrace.program.program import Communicator
 from foretrace.schedules import ActionKind
 from foretrace.step.groups import group_axes
 from foretrace.step.segments import Segment, UnitPart, count_launches, items_of, parts_of
@@ -57,13 +57,12 @@ class UnitCosts:
 
 
 class CallPricer:
-    """Prices calls on one network, and remembers them."""
+    """Looks up single calls in a book, with what they take of a GPU."""
 
-    def __init__(self, network: Network, gpu: Gpu) -> None:
-        self.network, self._gpu = network, gpu
+    def __init__(self, book: CallBook, gpu: Gpu) -> None:
+        self.book, self._gpu = book, gpu
         self._seconds: dict[CallId, float] = {}
         self._uses: dict[CallId, ResourceUse | None] = {}
-        self._layouts: dict[tuple[object, ...], list[Hashable]] = {}
 
     def learn(self, calls: Iterable[CallId]) -> None:
         """Prices the calls that are not known yet, those of one layout, collective and way at once."""
@@ -72,7 +71,7 @@ class CallPricer:
             if (layout, collective, way, size) not in self._seconds:
                 sizes.setdefault((layout, collective, way), []).append(size)
         for (layout, collective, way), each in sizes.items():
-            priced = price_call(self.network, collective, layout, np.array(each, dtype=np.float64), way).duration_s
+            priced = self.book.price(collective, layout, np.array(each, dtype=np.float64), way).duration_s
             for size, seconds in zip(each, priced.tolist(), strict=True):
                 self._seconds[layout, collective, way, size] = seconds
 
@@ -89,18 +88,10 @@ class CallPricer:
             if way == COPIES:
                 self._uses[call] = None
             else:
-                use = resource_use(explain_call(self.network, collective, layout, float(size), way), collective)
+                use = resource_use(self.book.explain(collective, layout, float(size), way), collective)
                 step = max(self._gpu.memory_bytes_per_s * USE_STEP, 1.0)
                 self._uses[call] = ResourceUse(use.sms, step * round(use.bytes_per_s / step))
         return self._uses[call]
-
-    def layouts(self, mesh: Mesh, axes: tuple[str, ...], pair: tuple[int, int] | None = None) -> list[Hashable]:
-        """Returns the distinct layouts of the groups over some axes, or of the pairs of two stages."""
-        key = (mesh, axes, pair)
-        if key not in self._layouts:
-            groups = mesh.groups(*axes) if pair is None else mesh.pairs("pp", *pair)
-            self._layouts[key] = self.network.layouts(groups.astype(np.int64))[0]
-        return self._layouts[key]
 
 
 class UnitPricer:
@@ -111,7 +102,7 @@ class UnitPricer:
         self.kernel_s: dict[Kernel, float] = {}
         self._slower: dict[ResourceUse, dict[Kernel, float]] = {}
         self._meshes: dict[Mesh, MeshPrices] = {}
-        self._calls: dict[Network, CallPricer] = {}
+        self._calls: dict[CallBook, CallPricer] = {}
 
     @cached_property
     def _kernels(self) -> KernelPricer:
@@ -121,12 +112,10 @@ class UnitPricer:
         """Returns the prices of jobs with this mesh."""
         prices = self._meshes.get(mesh)
         if prices is None:
-            placed = self.machine.network_of(mesh.world, mesh, in_training=True)
-            if placed not in self._calls:
-                self._calls[placed] = CallPricer(
-                    self.machine.job_network(mesh.world, mesh), self.machine.needed_cluster().gpu
-                )
-            prices = self._meshes[mesh] = MeshPrices(self, self._calls[placed], mesh)
+            book = self.machine.calls(mesh.world, mesh)
+            if book not in self._calls:
+                self._calls[book] = CallPricer(book, self.machine.needed_cluster().gpu)
+            prices = self._meshes[mesh] = MeshPrices(self, self._calls[book], mesh)
         return prices
 
     def learn_kernels(self, kernels: Iterable[Kernel]) -> None:
@@ -163,8 +152,12 @@ class MeshPrices:
         if axis not in self._axes:
             pair = (0, self.mesh.pp - 1) if axis == "embd" else None
             axes = group_axes(self.mesh, axis) if pair is None else ("pp",)
-            self._axes[axis] = self.calls.layouts(self.mesh, axes, pair)
+            self._axes[axis] = self._placed(Communicator(axis, axis, axes=axes, pair=pair))
         return self._axes[axis]
+
+    def _placed(self, communicator: Communicator) -> list[Hashable]:
+        groups = self.calls.book.placed(communicator, self.mesh)
+        return list(dict.fromkeys(layout for part in groups for layout in part.layouts))
 
     def seconds(self, call: Call) -> float:
         """Returns the seconds of a call, of the fastest of its groups where these differ."""
@@ -188,7 +181,9 @@ class MeshPrices:
     @cached_property
     def _pairs(self) -> list[Hashable]:
         pairs = [(stage, stage + 1) for stage in range(self.mesh.pp - 1)]
-        layouts = (layout for pair in pairs for layout in self.calls.layouts(self.mesh, ("pp",), pair))
+        layouts = (
+            layout for pair in pairs for layout in self._placed(Communicator("pp", "pp", axes=("pp",), pair=pair))
+        )
         return list(dict.fromkeys(layouts))
 
     def learn(self, works: Sequence[Work], sharded: ShardedUnits | None = None) -> None:
