@@ -41,3 +41,17 @@ def stable_order(keys: NDArray[np.integer]) -> NDArray[np.int64]:
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The distinct values, ascending. Asked for values alone, `np.unique` imports numpy.ma, which takes a while."""
     return np.unique(values, return_counts=True)[0]
+
+
+def first_uses(codes: NDArray[np.integer]) -> tuple[Longs, Longs]:
+    """Numbers codes, which are small and not negative, in the order in which they first come.
+
+    Returns the position where each comes first, and the number of the code at each position.
+    """
+    count = len(codes)
+    first = np.full(int(codes.max(initial=-1)) + 1, count, dtype=np.int64)
+    first[codes[::-1]] = np.arange(count)[::-1]  # of equal codes the one that is written last stays
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < count)]
+    number = np.empty(len(first), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    return first[order], number[codes]

@@ -17,8 +17,8 @@ written; every other order is given with `after`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -194,8 +194,8 @@ def _instances(roles: Sequence[RoleBuilder]) -> Instances:
     ]
     return Instances(
         start=start,
-        block=_ints([number for role in roles for number in role.blocks]),
-        microbatch=_ints([number for role in roles for number in role.microbatches]),
+        block=_joined([role.blocks for role in roles]),
+        microbatch=_joined([role.microbatches for role in roles]),
         override_instance=_ints([row[0] for row in overrides]),
         override_op=_ints([row[1] for row in overrides]),
         override_column=tuple(row[2] for row in overrides),
@@ -205,9 +205,8 @@ def _instances(roles: Sequence[RoleBuilder]) -> Instances:
 
 def _links(roles: Sequence[RoleBuilder]) -> Links:
     """Returns the dependencies between block instances."""
-    rows = chain.from_iterable(role.links for role in roles)
-    table = np.fromiter(chain.from_iterable(rows), dtype=np.int32).reshape(-1, 5)
-    first = np.repeat(_first_instances(roles)[:-1], [len(role.links) for role in roles])
+    table = _joined([role.links for role in roles]).reshape(-1, 5)
+    first = np.repeat(_first_instances(roles)[:-1], [len(role.links) // 5 for role in roles])
     table[:, 0] += first
     table[:, 2] += first
     return Links(*(np.ascontiguousarray(column) for column in table.T))
@@ -225,6 +224,10 @@ def _resident(roles: Sequence[RoleBuilder]) -> Resident:
 
 def _first_instances(roles: Sequence[RoleBuilder]) -> Ints:
     return _ints([0, *np.cumsum([len(role.blocks) for role in roles], dtype=np.int64)])
+
+
+def _joined(columns: Sequence[array[int]]) -> Ints:
+    return np.concatenate([np.empty(0, np.int32), *(np.frombuffer(column, np.intc) for column in columns)])
 
 
 def _ints(values: Any) -> Ints:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.errors import InputError
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, refs_of
 from foretrace.program.columns import COLUMNS, UNPRICED, Category, Phase, word
@@ -38,10 +40,12 @@ class RoleBuilder:
         self.name = name
         self.number = number
         self.ranks = np.array(ranks if isinstance(ranks, np.ndarray) else [int(rank) for rank in ranks], dtype=np.int64)
-        self.blocks: list[int] = []
-        self.microbatches: list[int] = []
+        # Flat arrays, because a role has thousands of instances: these need no Python object each.
+        self.blocks = array("i")
+        self.microbatches = array("i")
         self.overrides: list[tuple[int, int, str, float]] = []
-        self.links: list[tuple[int, int, int, int, int]] = []
+        self.links = array("i")
+        """Five numbers each, in the order of the fields of `Links`."""
         self.held: dict[Category, int] = {}
         self._new_block = new_block
         self._inline: BlockBuilder | None = None
@@ -83,24 +87,22 @@ class RoleBuilder:
                 self.overrides.append((instance.number, op, column, float(number)))
         return instance
 
-    def place_all(
-        self, blocks: Sequence[BlockBuilder], microbatches: Sequence[int], waits: Sequence[Sequence[int]]
-    ) -> int:
+    def place_all(self, blocks: Longs, microbatches: Ints, waits: Longs) -> int:
         """Runs blocks one after the other, and returns the number of the first instance: a fast `place` for many.
 
-        `waits[i]` are those among them, by number, whose port `out` holds back the port `in` of the i-th.
+        Args:
+            blocks: The numbers of the blocks.
+            microbatches: The microbatch of each.
+            waits: Rows of an instance among them, an op of it, another instance, and the op of it that waits.
         """
         self._inline = None
         first = len(self.blocks)
-        numbers = [block.number for block in blocks]
-        ports = {block.number: (block.port_op("in"), block.port_op("out")) for block in dict.fromkeys(blocks)}
-        self.blocks += numbers
-        self.microbatches += microbatches
-        self.links += [
-            (first + before, ports[numbers[before]][1], first + number, ports[numbers[number]][0], 0)
-            for number, needed in enumerate(waits)
-            for before in needed
-        ]
+        self.blocks.frombytes(blocks.astype(np.intc).tobytes())
+        self.microbatches.frombytes(microbatches.astype(np.intc).tobytes())
+        links = np.zeros((len(waits), 5), dtype=np.intc)
+        links[:, :4] = waits
+        links[:, (0, 2)] += first
+        self.links.frombytes(links.tobytes())
         return first
 
     def link(self, op: PlacedOp, *, after: OpRef | PlacedOp, steps: int = 0) -> None:
@@ -133,7 +135,7 @@ class RoleBuilder:
         for ref in after:
             if not isinstance(ref, PlacedOp) or ref.role != self.number:
                 raise self._stranger()
-            self.links.append((ref.instance, ref.op, instance, op, steps))
+            self.links.extend((ref.instance, ref.op, instance, op, steps))
 
     def _stranger(self) -> InputError:
         return InputError(

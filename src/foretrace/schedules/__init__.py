@@ -2,7 +2,7 @@
 
 Read `schedule.py` first: what a schedule is. `registry.py` makes one by name, `check.py` refuses what cannot run,
 `slots.py` is the graph that it runs to find deadlocks. `pipeline.py` writes the actions of all stages into a program,
-and `routes.py` finds the transfers between them.
+`script.py` works out their order and waits as columns, and `routes.py` finds the transfers between them.
 
 Each of `in_turn.py`, `interleaved.py`, `zero_bubble.py` and `dualpipe.py` is a family of schedules that the registry
 lists. A new family is a new module and a line in the registry.

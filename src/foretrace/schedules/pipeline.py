@@ -11,19 +11,24 @@ one that produces the next. Transfers are issued in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+import numpy as np
+
+from foretrace.basics.arrays import Ints, Longs, Mask
 from foretrace.basics.errors import InputError
-from foretrace.program.block import After, BlockBuilder, PlacedOp
+from foretrace.basics.mesh import Mesh
+from foretrace.program.block import BlockBuilder
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED
 from foretrace.program.program import Communicator
 from foretrace.program.role import BlockInstance, RoleBuilder
-from foretrace.schedules.routes import Message
-from foretrace.schedules.schedule import Action, Schedule
-from foretrace.schedules.script import StageScript, Turn, Wait, script_of
+from foretrace.schedules.routes import PipeChannel
+from foretrace.schedules.schedule import Action, Schedule, StageActions
+from foretrace.schedules.script import How, StageScript, script_of
 
 Blocks = Callable[[int, Action], BlockBuilder]
 """What a stage does for an action: a block with ports `in` and `out`, or the ops first and last by default."""
@@ -31,6 +36,8 @@ Blocks = Callable[[int, Action], BlockBuilder]
 PairBlocks = Callable[[int, tuple[Action, ...]], BlockBuilder]
 """What a stage does for actions that run at once: one block with ports `in 0`, `out 0`, `in 1`, `out 1`."""
 
+BlockTable = Callable[[StageActions], tuple[Sequence[BlockBuilder], Longs]]
+"""What a stage does for all its actions: the blocks, and which of them each row of its actions runs."""
 
 BATCHED = ("1f1b", "gpipe")
 """Schedules whose stages send and receive in an order in which each can wait for its transfers."""
@@ -51,7 +58,69 @@ class StagePart:
     stage: int
     name: str
     ranks: Iterable[int]
-    blocks: Blocks
+    blocks: BlockTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedPart:
+    """Where a part placed the actions of its stage.
+
+    Attributes:
+        role: The number of its role.
+        first: The instance of its first turn.
+        rows: The actions of its stage.
+        turn_of: The turn of each of these.
+        blocks: The blocks it runs.
+        block: Which of them each turn runs.
+    """
+
+    role: int
+    first: int
+    rows: StageActions
+    turn_of: Ints
+    blocks: Sequence[BlockBuilder]
+    block: Longs
+
+    def __getitem__(self, row: int) -> BlockInstance:
+        turn = int(self.turn_of[row])
+        return BlockInstance(self.role, self.first + turn, self.blocks[self.block[turn]])
+
+    def row(self, action: Action) -> int:
+        """Returns the row of an action."""
+        kind, microbatch, chunk = action
+        rows = self.rows
+        same = (rows.kind == kind) & (rows.microbatch == microbatch) & (rows.chunk == chunk)
+        if not same.any():
+            raise KeyError(action)
+        return int(same.argmax())
+
+    def first_and_last_rows(self) -> list[tuple[int, int]]:
+        """Returns the first and the last row of each block that runs an action."""
+        block, row = self.block[self.turn_of], np.arange(len(self.rows))
+        first, last = np.full((2, len(self.blocks)), -1)
+        # Of several rows of one block the one that is written last stays.
+        first[block[::-1]], last[block] = row[::-1], row
+        used = last >= 0
+        return list(zip(first[used].tolist(), last[used].tolist(), strict=True))
+
+
+class PlacedActions(Mapping[tuple[int, Action], BlockInstance]):
+    """Where each part placed each action: `placed[part, action]`."""
+
+    def __init__(self, parts: Sequence[PlacedPart]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, part_and_action: tuple[int, Action]) -> BlockInstance:
+        number, action = part_and_action
+        part = self.parts[number]
+        return part[part.row(action)]
+
+    def __iter__(self) -> Iterator[tuple[int, Action]]:
+        for number, part in enumerate(self.parts):
+            yield from ((number, part.rows.action(row)) for row in range(len(part.rows)))
+
+    def __len__(self) -> int:
+        return sum(len(part.rows) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +128,7 @@ class Pipeline:
     """The roles of the parts, one per stage unless there are several, and where each placed each action."""
 
     stages: tuple[RoleBuilder, ...]
-    placed: dict[tuple[int, Action], BlockInstance]
+    placed: PlacedActions
 
 
 def pipeline(
@@ -89,17 +158,35 @@ def pipeline(
             f"batched transfers would deadlock under {schedule.name}",
             hint=f"they work for {' and '.join(BATCHED)}",
         )
-    parts = blocks
-    if callable(parts):
-        parts = [
-            StagePart(stage, f"stage {stage}", build.mesh.where(pp=stage), parts) for stage in range(schedule.stages)
-        ]
+    parts = _parts(build.mesh, schedule, blocks, pairs) if callable(blocks) else blocks
     roles = tuple(build.role(part.name, part.ranks) for part in parts)
-    writer = _Writer(build, roles, parts, pairs, transfer, lanes_of_their_own=transfers == "async")
     scripts = script_of(schedule, transfers, pairs is not None)
-    for number, part in enumerate(parts):
-        writer.write(number, scripts[part.stage])
-    return Pipeline(roles, writer.placed)
+    writer = _Writer(build, transfer, lanes_of_their_own=transfers == "async")
+    placed = [
+        writer.write(role, part, scripts[part.stage], schedule.stage_actions[part.stage])
+        for role, part in zip(roles, parts, strict=True)
+    ]
+    return Pipeline(roles, PlacedActions(placed))
+
+
+def _parts(mesh: Mesh, schedule: Schedule, blocks: Blocks, pairs: PairBlocks | None) -> list[StagePart]:
+    """Returns a part for each stage, whose blocks are asked for slot by slot."""
+
+    def table(stage: int, _rows: StageActions) -> tuple[list[BlockBuilder], Longs]:
+        by_row: list[BlockBuilder] = []
+        for slot in schedule.actions(stage):
+            if pairs is not None and len(slot) > 1:
+                by_row += [pairs(stage, slot)] * len(slot)
+            else:
+                by_row += [blocks(stage, action) for action in slot]
+        distinct = {block.number: block for block in by_row}
+        place = {number: at for at, number in enumerate(distinct)}
+        return list(distinct.values()), np.array([place[block.number] for block in by_row], dtype=np.int64)
+
+    return [
+        StagePart(stage, f"stage {stage}", mesh.where(pp=stage), partial(table, stage))
+        for stage in range(schedule.stages)
+    ]
 
 
 class _Writer:
@@ -108,78 +195,55 @@ class _Writer:
     def __init__(
         self,
         build: ProgramBuilder,
-        roles: tuple[RoleBuilder, ...],
-        parts: Sequence[StagePart],
-        pairs: PairBlocks | None,
         transfer: Transfer | Callable[[int, int], Transfer],
         *,
         lanes_of_their_own: bool,
     ) -> None:
-        self.build, self.roles, self.parts, self.pairs = build, roles, parts, pairs
+        self.build = build
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
         self.lanes_of_their_own = lanes_of_their_own
-        self.placed: dict[tuple[int, Action], BlockInstance] = {}
-        self._messages: dict[tuple[object, ...], BlockBuilder] = {}
+        self._messages: dict[tuple[int, How, PipeChannel], BlockBuilder] = {}
 
-    def write(self, number: int, script: StageScript) -> None:
+    def write(self, role: RoleBuilder, part: StagePart, script: StageScript, rows: StageActions) -> PlacedPart:
         """Places all turns of a part."""
-        role, part = self.roles[number], self.parts[number]
-        messages = [self._message_block(part.stage, turn) for turn in script.channels]
-        if script.alone is None:
-            self._write_at_once(number, script, messages)
-            return
-        blocks = [
-            messages[channel] if channel >= 0 else part.blocks(part.stage, turn.actions[0])
-            for turn, channel in zip(script.turns, script.channel, strict=True)
-        ]
-        first = role.place_all(blocks, script.microbatches, script.alone)
-        for place, turn in enumerate(script.turns):
-            if turn.actions:
-                self.placed[number, turn.actions[0]] = BlockInstance(role.number, first + place, blocks[place])
+        messages = [self._message_block(part.stage, how, channel) for how, channel in script.channels]
+        actions, which = part.blocks(rows)
+        blocks = [*messages, *actions]
+        block = np.where(script.channel >= 0, script.channel, len(messages) + which[script.row])
+        awaited, wait = block[script.awaited], block[script.wait]
+        if script.together is None:
+            out = np.array([each.port_op("out") for each in blocks])[awaited]
+            into = np.array([each.port_op("in") for each in blocks])[wait]
+        else:
+            out = _ports("out", blocks, awaited, script.together[script.awaited], script.awaited_member)
+            into = _ports("in", blocks, wait, script.together[script.wait], script.wait_member)
+        numbers = np.array([each.number for each in blocks])[block]
+        links = np.stack([script.awaited, out, script.wait, into], axis=1)
+        first = role.place_all(numbers, script.microbatch, links)
+        return PlacedPart(role.number, first, rows, script.turn_of, blocks, block)
 
-    def _write_at_once(self, number: int, script: StageScript, messages: list[BlockBuilder]) -> None:
-        """A part some of whose actions run at once, in one block with a port for each."""
-        role, part, instances = self.roles[number], self.parts[number], list[BlockInstance]()
-
-        def output(wait: Wait) -> PlacedOp:
-            place, which = wait
-            several = len(script.turns[place].actions) > 1
-            return instances[place][f"out {which}" if several else "out"]
-
-        for turn, channel in zip(script.turns, script.channel, strict=True):
-            waits = [[output(wait) for wait in needed] for needed in turn.waits]
-            if len(turn.actions) > 1 and self.pairs:
-                ports: dict[str | int, After] = {f"in {i}": ops for i, ops in enumerate(waits)}
-                placed = role.place(self.pairs(part.stage, turn.actions), microbatch=turn.microbatch, after=ports)
-            else:
-                block = messages[channel] if channel >= 0 else part.blocks(part.stage, turn.actions[0])
-                placed = role.place(block, microbatch=turn.microbatch, after=waits[0])
-            instances.append(placed)
-            self.placed.update(((number, action), placed) for action in turn.actions)
-
-    def _message_block(self, stage: int, turn: Turn) -> BlockBuilder:
+    def _message_block(self, stage: int, how: How, channel: PipeChannel) -> BlockBuilder:
         """The block of a message, which all parts of a stage share."""
-        assert turn.message is not None
-        key = (stage, *turn.channel)
+        key = stage, how, channel
         if key not in self._messages:
-            if turn.how == "exchange":
-                self._messages[key] = self._exchange(stage, turn.message)
+            if how == "exchange":
+                self._messages[key] = self._exchange(stage, channel)
             else:
-                self._messages[key] = self._one_way(turn.message, turn.how == "send")
+                self._messages[key] = self._one_way(channel, how == "send")
         return self._messages[key]
 
-    def _one_way(self, message: Message, sends: bool) -> BlockBuilder:
+    def _one_way(self, channel: PipeChannel, sends: bool) -> BlockBuilder:
         """One end of a message, on the lane of all or on one of its channel's own."""
-        name = f"{'send' if sends else 'receive'} {'forward' if message.forward else 'backward'}"
-        chunk = (message.source if sends else message.target)[1] if self.lanes_of_their_own else 0
+        name = f"{'send' if sends else 'receive'} {'forward' if channel.forward else 'backward'}"
+        chunk = (channel.source if sends else channel.target)[1] if self.lanes_of_their_own else 0
         lane = (f"pp {name} {chunk}" if chunk else f"pp {name}") if self.lanes_of_their_own else "pp"
-        block = self.build.block(f"{name} {message.source[0]}→{message.target[0]}")
-        what, pair = self.transfer(*message.ends), self._channel(message)
+        block = self.build.block(f"{name} {channel.source[0]}→{channel.target[0]}")
+        what, pair = self.transfer(*channel.ends), self._communicator(channel)
         to = 1 if sends else None
         block.transfer(name, pair, what.duration_s, to=to, bytes=what.bytes, lane=lane, chunk=chunk)
         return block
 
-    def _exchange(self, stage: int, sent: Message) -> BlockBuilder:
+    def _exchange(self, stage: int, sent: PipeChannel) -> BlockBuilder:
         """One call that sends and receives; the lower stage is position 0 of the pair."""
         low, high = sorted(sent.ends)
         ways = ("forward", "backward") if sent.forward else ("backward", "forward")
@@ -191,8 +255,16 @@ class _Writer:
         block.exchange(name, pair, max(there.duration_s, back.duration_s), sends=to, lane="pp")
         return block
 
-    def _channel(self, message: Message) -> Communicator:
-        (source, source_chunk), (target, target_chunk) = message.source, message.target
-        what = "activation" if message.forward else "gradient"
+    def _communicator(self, channel: PipeChannel) -> Communicator:
+        (source, source_chunk), (target, target_chunk) = channel.source, channel.target
+        what = "activation" if channel.forward else "gradient"
         name = f"pp {source}.{source_chunk}→{target}.{target_chunk} {what}"
         return self.build.pair("pp", source, target, name=name)
+
+
+def _ports(way: str, blocks: Sequence[BlockBuilder], which: Longs, together: Mask, member: Ints | None) -> Longs:
+    """Returns the op of a port of each block in `which`; each of several actions that run at once has its own port."""
+    assert member is not None
+    columns = zip(which.tolist(), together.tolist(), member.tolist(), strict=True)
+    ports = [blocks[block].port_op(f"{way} {number}" if several else way) for block, several, number in columns]
+    return np.array(ports, dtype=np.int64)

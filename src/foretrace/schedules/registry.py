@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from threading import Lock
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
@@ -114,11 +115,50 @@ def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -
             raise InputError("out-of-range", f"{name} needs at least 1 for {word}, not {value}")
     if not isinstance(chunks, int | None):
         raise InputError("bad-value", f"{name} needs a whole number of chunks, not {chunks}")
-    return _made(name, stages, microbatches, chunks)
+    return _MADE.get((name, stages, microbatches, chunks))
 
 
-@lru_cache(maxsize=64)
-def _made(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule:
+_Key = tuple[str, int, int, int | None]
+
+
+class _ScheduleCache:
+    """Schedules that were asked for last, as many as fit.
+
+    A search goes over hundreds of schedules again and again, from a few actions to a million. They are bounded by
+    their actions and not by their number: an action takes about 100 bytes with the script that is kept with it.
+    """
+
+    def __init__(self, max_actions: int) -> None:
+        self.max_actions = max_actions
+        self._kept: OrderedDict[_Key, Schedule] = OrderedDict()
+        self._actions = 0
+        self._lock = Lock()
+
+    def get(self, key: _Key) -> Schedule:
+        """Returns the schedule, which is made if it is not kept."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        schedule = _build(*key)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = schedule
+                self._actions += _count_actions(schedule)
+            while self._actions > self.max_actions and len(self._kept) > 1:
+                _, oldest = self._kept.popitem(last=False)
+                self._actions -= _count_actions(oldest)
+            return self._kept[key]
+
+
+_MADE = _ScheduleCache(max_actions=3_000_000)
+
+
+def _count_actions(schedule: Schedule) -> int:
+    return sum(map(len, schedule.stage_actions))
+
+
+def _build(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule:
     entry = _SCHEDULES[name]
     if isinstance(entry, _FixedChunks):
         _require_fixed_chunks(name, entry.chunks, chunks)

@@ -1,20 +1,22 @@
-"""Finds the messages between stages that a pipeline's actions need, and how stages batch them."""
+"""Finds the messages between stages that a pipeline's actions need, and which of them neighbours exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, pairwise
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from foretrace.schedules.schedule import Action, ActionKind, Schedule
+import numpy as np
+
+from foretrace.basics.arrays import Longs, Mask
+from foretrace.basics.errors import InputError
+from foretrace.schedules.schedule import ActionKind, Schedule
+from foretrace.schedules.slots import SlotTable, awaited_rows
 
 
-class Message(NamedTuple):
-    """An activation (forward) or gradient on its way from a piece of the model to the next (or the one before)."""
+class PipeChannel(NamedTuple):
+    """The way of activations (forward) or gradients from a chunk of a stage to a chunk of another."""
 
     forward: bool
-    piece: int
-    microbatch: int
     source: tuple[int, int]
     target: tuple[int, int]
 
@@ -23,79 +25,99 @@ class Message(NamedTuple):
         """The stages it goes from and to."""
         return self.source[0], self.target[0]
 
-    @property
-    def crosses(self) -> bool:
-        """Whether it goes to another stage."""
-        return self.source[0] != self.target[0]
 
-
-Gap = tuple[list[Message], list[Message]]
-"""What a stage sends to other stages between two slots, and what it receives from them."""
-
-Batch = tuple[Message | None, tuple[Message, ...]]
-"""What it sends by an exchange, or else the messages it issues one by one."""
-
-
+@dataclass(frozen=True, slots=True, eq=False)
 class StageRoutes:
-    """Where the messages of a schedule go, worked out once for each of its actions."""
+    """The messages of a schedule: one row for each action of its `SlotTable`.
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.slots = [list(schedule.actions(stage)) for stage in range(schedule.stages)]
-        self.needed: dict[tuple[int, Action], Message | None] = {}
-        """What an action needs from the chunk before it."""
-        self.made: dict[tuple[int, Action], Message | None] = {}
-        """What an action makes for the chunk after it."""
-        routes = [schedule.route(direction) for direction in range(schedule.directions)]
-        homes = [list(zip(stage.tolist(), chunk.tolist(), strict=True)) for stage, chunk in routes]
-        pieces, direction = schedule.piece.tolist(), schedule.direction.tolist()
-        for stage, slots in enumerate(self.slots):
-            for action in chain.from_iterable(slots):
-                kind, microbatch, chunk = action
-                piece, home, toward = pieces[stage][chunk], homes[direction[microbatch]], _TOWARD[kind]
-                key = stage, action
-                self.needed[key] = _message(kind, microbatch, piece - toward, piece, home)
-                self.made[key] = _message(kind, microbatch, piece, piece + toward, home)
-        gaps = [list(self._gaps(stage)) for stage in range(schedule.stages)]
-        fused = _fused(gaps)
-        self.batches = [[_batch(sends, receives, fused) for sends, receives in of_stage] for of_stage in gaps]
-        """Between consecutive slots of a stage: the messages it issues, or the one it sends by an exchange."""
+    A message is numbered by its channel and its microbatch; -1 means that there is none from or to another stage.
 
-    def _gaps(self, stage: int) -> Iterator[Gap]:
-        for done, due in pairwise([(), *self.slots[stage], ()]):
-            sends = [m for action in done if (m := self.made[stage, action]) and m.crosses]
-            receives = [m for action in due if (m := self.needed[stage, action]) and m.crosses]
-            yield sends, receives
+    Attributes:
+        received: The message from another stage that an action needs.
+        sent: The message that an action makes for another stage.
+        awaited: The action of the same stage that an action needs; the number of rows means none.
+        microbatches: The number of microbatches of the schedule.
+        channels: All channels; the channel of a message is its number divided by `microbatches`.
+    """
+
+    received: Longs
+    sent: Longs
+    awaited: Longs
+    microbatches: int
+    channels: tuple[PipeChannel, ...]
+
+    def channel(self, message: Longs) -> Longs:
+        """Returns the number of the channel of each message."""
+        return message // self.microbatches
+
+    def neighbour(self, message: Longs, *, sender: bool) -> Longs:
+        """Returns the stage that sends, or receives, each message."""
+        ends = np.array([channel.ends[0 if sender else 1] for channel in self.channels], dtype=np.int64)
+        return ends[self.channel(message)]
 
 
-def _fused(gaps: list[list[Gap]]) -> set[tuple[Message, Message]]:
-    """The pairs of messages, in both orders, that both neighbours issue as one exchange."""
-    exchanges = {
-        (sends[0], receives[0])
-        for sends, receives in chain.from_iterable(gaps)
-        if len(sends) == len(receives) == 1 and sends[0].target[0] == receives[0].source[0]
-    }
-    return {(sent, received) for sent, received in exchanges if (received, sent) in exchanges}
+def find_routes(schedule: Schedule, rows: SlotTable) -> StageRoutes:
+    """Finds where the result of every action goes.
+
+    Raises:
+        InputError: A stage runs an action before another one of its own that it needs.
+    """
+    pieces, microbatches = schedule.pieces, schedule.microbatches
+    homes = [schedule.route(direction) for direction in range(schedule.directions)]
+    stage_of = np.stack([stage for stage, _ in homes])
+    piece, toward = schedule.piece[rows.stage, rows.chunk], _TOWARD[rows.kind]
+    direction = schedule.direction[rows.microbatch]
+    way = (rows.kind == ActionKind.FORWARD) * schedule.directions + direction
+
+    def messages(first: Longs, second: Longs) -> Longs:
+        """Returns the message from a piece to another of another stage."""
+        there = (first != second) & (first >= 0) & (second >= 0) & (first < pieces) & (second < pieces)
+        crosses = there & (stage_of[direction, first % pieces] != stage_of[direction, second % pieces])
+        return np.where(crosses, (way * pieces + first) * microbatches + rows.microbatch, -1)
+
+    received = messages(piece - toward, piece)
+    sent = messages(piece, piece + toward)
+    awaited = _awaited_locally(rows, piece, awaited_rows(schedule, rows), received)
+    channels = []
+    for forward in (False, True):
+        for stages, chunks in homes:
+            places = list(zip(stages.tolist(), chunks.tolist(), strict=True))
+            # The ends of the model send nothing beyond it; their channels are never looked up.
+            following = [*places[1:], places[-1]] if forward else [places[0], *places[:-1]]
+            channels += [PipeChannel(forward, source, target) for source, target in zip(places, following, strict=True)]
+    return StageRoutes(received, sent, awaited, microbatches, tuple(channels))
 
 
-def _batch(sends: list[Message], receives: list[Message], fused: set[tuple[Message, Message]]) -> Batch:
-    if len(sends) == len(receives) == 1 and (sends[0], receives[0]) in fused:
-        return sends[0], ()
-    return None, (*sends, *receives)
+def exchanges(routes: StageRoutes, sent: Longs, received: Longs) -> Mask:
+    """Returns which pairs of a sent and a received message both neighbours issue as one call.
+
+    Args:
+        routes: The messages of a schedule.
+        sent: The only message that a stage sends between two slots.
+        received: The only message that it receives there.
+    """
+    same = routes.neighbour(sent, sender=False) == routes.neighbour(received, sender=True)
+    count = len(routes.channels) * routes.microbatches
+    both, reverse = sent * count + received, received * count + sent
+    fused: Mask = same & np.isin(reverse, both[same])
+    return fused
 
 
-_TOWARD = {
-    ActionKind.FORWARD: 1,
-    ActionKind.BACKWARD: -1,
-    ActionKind.BACKWARD_INPUT: -1,
-    ActionKind.BACKWARD_WEIGHT: 0,
-}
-"""Which way along the model an action's result goes; a weight gradient goes nowhere."""
+_TOWARD = np.array([1, -1, -1, 0])
+"""Which way along the model an action's result goes, by kind; a weight gradient goes nowhere."""
+_NEVER = 1 << 62
+"""The slot of an action that no stage runs."""
 
 
-def _message(
-    kind: ActionKind, microbatch: int, first: int, second: int, homes: list[tuple[int, int]]
-) -> Message | None:
-    """Returns the message from one piece of the model to another; None where there is no other."""
-    if first == second or not (0 <= first < len(homes) and 0 <= second < len(homes)):
-        return None
-    return Message(kind == ActionKind.FORWARD, first, microbatch, homes[first], homes[second])
+def _awaited_locally(rows: SlotTable, piece: Longs, awaited: Longs, received: Longs) -> Longs:
+    """Returns the row of the same stage that each row needs, if any."""
+    none = len(awaited)
+    begins = (rows.kind == ActionKind.FORWARD) & (piece == 0)
+    # A weight gradient follows the input gradient in the order of its stage, which needs no wait.
+    needs = (received < 0) & ~begins & (rows.kind != ActionKind.BACKWARD_WEIGHT)
+    local = np.where(needs, awaited, none)
+    early = np.flatnonzero(needs & (np.append(rows.slot, _NEVER)[local] >= rows.slot))
+    if early.size:
+        row = int(early[0])
+        raise InputError("invalid-schedule", f"stage {rows.stage[row]}: {rows.action(row)} comes before what it needs")
+    return local

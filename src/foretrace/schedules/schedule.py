@@ -72,7 +72,7 @@ class StageActions:
         return Action(kind, int(self.microbatch[row]), int(self.chunk[row]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Schedule:
     """A pipeline schedule, with the map that says which piece of the model each chunk is.
 

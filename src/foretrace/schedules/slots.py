@@ -50,7 +50,7 @@ def flatten(schedule: Schedule) -> SlotTable:
 def slot_graph(schedule: Schedule) -> SlotGraph:
     """The dependencies between slots: forwards from piece to piece, backwards the other way."""
     rows = flatten(schedule)
-    awaited = _awaited_rows(schedule, rows)
+    awaited = awaited_rows(schedule, rows)
     no_slot = int(rows.first_slot[-1])
     member = np.arange(len(rows.slot)) - np.searchsorted(rows.slot, rows.slot)
     waits_for = np.full((no_slot, int(member.max()) + 1), no_slot)
@@ -109,8 +109,11 @@ def _deadlock(schedule: Schedule, graph: SlotGraph, head: Longs, done: Mask) -> 
     )
 
 
-def _awaited_rows(schedule: Schedule, rows: SlotTable) -> Longs:
-    """The row on another piece that each row waits for; a weight gradient waits for its input gradient."""
+def awaited_rows(schedule: Schedule, rows: SlotTable) -> Longs:
+    """Returns the row on another piece that each row waits for; a weight gradient waits for its input gradient.
+
+    The number of rows means none.
+    """
     row, no_row = np.arange(len(rows.slot)), len(rows.slot)
     piece = schedule.piece[rows.stage, rows.chunk]
     is_weight = rows.kind == ActionKind.BACKWARD_WEIGHT

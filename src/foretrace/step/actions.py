@@ -15,7 +15,7 @@ from foretrace.step.groups import Groups
 from foretrace.step.memory_rules import Memory, MemoryRules
 from foretrace.step.segments import CLOSES, OPENS, PHASES, UnitPart, count_launches, cut_parts, items_of, parts_of
 from foretrace.step.sharding import GRADIENT_BUFFERS, ShardedUnits
-from foretrace.step.spec import ChunkSpec, Cut, Item, StepSpec, Unit, Work
+from foretrace.step.spec import ChunkSpec, CudaGraphs, Cut, Item, StepSpec, Unit, Work
 from foretrace.step.units import Detail, UnitWriter, WrittenUnit, needs_begin
 
 _NONE = -1
@@ -65,6 +65,7 @@ class ActionWriter:
         self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
         self._items: dict[tuple[int, ActionKind], Sequence[Item]] = {}
         self._parts: dict[tuple[int, ActionKind], list[UnitPart]] = {}
+        self._launches: dict[tuple[int, ActionKind], int] = {}
 
     def block(
         self, kind: ActionKind, number: int, chunk: ChunkSpec, cuts: tuple[Cut, ...] = (), *, first: bool = False
@@ -99,6 +100,13 @@ class ActionWriter:
         if key not in self._parts:
             self._parts[key] = parts_of(self.items(work, kind))
         return self._parts[key]
+
+    def launches(self, work: Work, kind: ActionKind, graphs: CudaGraphs) -> int:
+        """Counts the host's launches of a work in an action."""
+        key = id(work), kind
+        if key not in self._launches:
+            self._launches[key] = count_launches(self.items(work, kind), graphs)
+        return self._launches[key]
 
 
 class _BlockWriter:
@@ -179,7 +187,7 @@ class _BlockWriter:
         owner, launches = self.owner, self.owner.spec.launches
         if launches is None:
             return []
-        count = sum(count_launches(owner.items(unit.work, self.kind), launches.graphs) for unit in units)
+        count = sum(owner.launches(unit.work, self.kind, launches.graphs) for unit in units)
         if not count:
             return []
         facts: dict[str, Any] = {"source": launches.source, "phase": self.phase, **self.facts}

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
+from foretrace.basics.arrays import Longs, first_uses
 from foretrace.basics.collector import collector_paused
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
 from foretrace.program.role import BlockInstance, RoleBuilder
-from foretrace.schedules import Action
-from foretrace.schedules.pipeline import BATCHED, Pipeline, StagePart, pipeline
+from foretrace.schedules import StageActions
+from foretrace.schedules.pipeline import BATCHED, Pipeline, PlacedPart, StagePart, pipeline
 from foretrace.step.actions import ActionWriter, Marks
 from foretrace.step.check import check_spec
 from foretrace.step.end import turns_of
@@ -67,27 +70,31 @@ class _StepWriter:
                 self._end(number, role, built, stages)
 
     def _part(self, role: RoleSpec) -> StagePart:
-        schedule, variants = self.spec.schedule, self.spec.variants
-        direction = schedule.direction.tolist()
-        first = [direction.index(way) for way in schedule.chunk_direction.tolist()]
-        finals = set(turns_of(schedule)[role.stage].finals.values()) if role.cuts else ()
-        # All microbatches of a chunk do the same unless they have variants, cuts, or gradients to allocate.
-        equal = len(variants) == 1 and not role.cuts and not self.spec.gradient_bytes
-        known: dict[tuple[object, ...], BlockBuilder] = {}
+        """Returns a role with the table of its blocks: a block for all actions that do the same."""
+        spec = self.spec
+        variants, direction = np.array(spec.variants), spec.schedule.direction.tolist()
+        first = np.array([direction.index(way) for way in spec.schedule.chunk_direction.tolist()])
 
-        def block(_stage: int, action: Action) -> BlockBuilder:
-            kind, microbatch, chunk = action
-            key: tuple[object, ...] = (kind, chunk)
-            if not equal:
-                key = (*key, variants[microbatch % len(variants)], microbatch == first[chunk], action in finals)
-            builder = known.get(key)
-            if builder is None:
-                cuts = self._cuts_of(role, chunk) if action in finals else ()
-                what = role.chunks[chunk][variants[microbatch % len(variants)]]
-                builder = known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
-            return builder
+        def table(rows: StageActions) -> tuple[list[BlockBuilder], Longs]:
+            code, finals = rows.kind * spec.schedule.chunks + rows.chunk, set[int]()
+            # All microbatches of a chunk do the same unless they have variants, cuts, or gradients to allocate.
+            if len(variants) > 1 or role.cuts or spec.gradient_bytes:
+                begins = rows.microbatch == first[rows.chunk]
+                ends = np.zeros(len(rows), dtype=np.bool_)
+                if role.cuts:
+                    finals = set(turns_of(spec.schedule)[role.stage].finals.values())
+                    ends[list(finals)] = True
+                code = ((code * len(variants) + rows.microbatch % len(variants)) * 2 + begins) * 2 + ends
+            examples, which = first_uses(code)
+            blocks = []
+            for row in examples.tolist():
+                kind, microbatch, chunk = rows.action(row)
+                cuts = self._cuts_of(role, chunk) if row in finals else ()
+                what = role.chunks[chunk][spec.variants[microbatch % len(variants)]]
+                blocks.append(self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk]))
+            return blocks, which
 
-        return StagePart(role.stage, role.name, role.ranks, block)
+        return StagePart(role.stage, role.name, role.ranks, table)
 
     def _cuts_of(self, role: RoleSpec, chunk: int) -> tuple[Cut, ...]:
         """Returns the cuts of a chunk as one object, so that roles with the same cuts share a block."""
@@ -98,7 +105,7 @@ class _StepWriter:
 
     def _end(self, number: int, role: RoleSpec, built: RoleBuilder, stages: Pipeline) -> None:
         """Places the end of a role's step, tied to the actions before it and to those of the next step."""
-        turns = turns_of(self.spec.schedule)[role.stage]
+        turns, placed_actions = turns_of(self.spec.schedule)[role.stage], stages.placed.parts[number]
         block, ops = self._end_block(role.end)
         after: dict[str | int, After] = {}
         if self.spec.end_waits_for_transfers:
@@ -109,30 +116,31 @@ class _StepWriter:
             waits: list[PlacedOp] = list(after.get(op.op, ()))  # type: ignore[arg-type]
             if item.when is not None:
                 chunk, unit = item.when
-                final = stages.placed[number, turns.finals[chunk]]
+                final = placed_actions[turns.finals[chunk]]
                 waits.append(final[self._marks(final).last[unit]])
             if item.after_reductions:
-                waits += self._reductions(number, role, stages)
+                waits += self._reductions(placed_actions)
             after[op.op] = waits
         placed = built.place(block, after=after)
         for item, op in zip(role.end, ops, strict=True):
             if item.before is not None:
                 chunk, unit = item.before
-                first = stages.placed[number, turns.firsts[chunk]]
+                first = placed_actions[turns.firsts[chunk]]
                 built.link(first[self._marks(first).first[unit]], after=placed[op], steps=1)
             if item.before_item is not None:
                 built.link(placed[ops[item.before_item]], after=placed[op], steps=1)
 
-    def _reductions(self, number: int, role: RoleSpec, stages: Pipeline) -> list[PlacedOp]:
+    def _reductions(self, placed: PlacedPart) -> list[PlacedOp]:
         """Returns the last call on each lane of those that only the end of the step waits for."""
         if not any(marks.reductions for marks in self.actions.marks.values()):
             return []
+        rows = placed.first_and_last_rows()
         last: dict[float, PlacedOp] = {}
-        for slot in self.spec.schedule.actions(role.stage):
-            for action in slot:
-                placed = stages.placed[number, action]
-                for op in self._marks(placed).reductions:
-                    last[placed.block.rows[op]["lane"]] = placed[op]
+        # Lanes are listed in the order of their first calls.
+        for row in (*sorted(first for first, _ in rows), *sorted(final for _, final in rows)):
+            instance = placed[row]
+            for op in self._marks(instance).reductions:
+                last[instance.block.rows[op]["lane"]] = instance[op]
         return list(last.values())
 
     def _marks(self, placed: BlockInstance) -> Marks:

@@ -78,10 +78,10 @@ def _check_end(spec: StepSpec, role: RoleSpec) -> None:
     turns = turns_of(spec.schedule)[role.stage]
     for number, end in enumerate(role.end):
         _check_item(end.item)
-        for place, actions in ((end.when, turns.finals), (end.before, turns.firsts)):
+        for place, rows in ((end.when, turns.finals), (end.before, turns.firsts)):
             if place is not None:
-                action = actions.get(place[0])
-                variant = -1 if action is None else spec.variants[action.microbatch % len(spec.variants)]
+                row = rows.get(place[0])
+                variant = -1 if row is None else spec.variants[turns.rows.microbatch[row] % len(spec.variants)]
                 _check_place(role, end.item.name, place, variant)
         if any(not 0 <= before < number for before in end.after):
             raise _mistake(f"{end.item.name} waits for end items {end.after}", f"those before it are 0 to {number - 1}")

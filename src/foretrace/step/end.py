@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.program import Source
-from foretrace.schedules import Action, ActionKind, Schedule
+from foretrace.schedules import ActionKind, Schedule, StageActions
 from foretrace.step.buckets import Bucket, megatron_buckets, spread_evenly
 from foretrace.step.optimizer import Adam, Kernels, Share
 from foretrace.step.segments import COLLECTIVE_LAUNCHES
@@ -23,28 +25,37 @@ _HOST_OPTIMIZER = Source("optimizer on the host", 0.5, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The actions that the end of a stage's step is tied to, by chunk: first forwards, and last backwards in order."""
+    """The actions that the end of a stage's step is tied to, by chunk: first forwards, and last backwards in order.
 
-    firsts: dict[int, Action]
-    finals: dict[int, Action]
+    Each is a row of the stage's actions, `rows`.
+    """
+
+    rows: StageActions
+    firsts: dict[int, int]
+    finals: dict[int, int]
 
 
-@lru_cache(maxsize=16)
+_TURNS: WeakKeyDictionary[Schedule, tuple[Turns, ...]] = WeakKeyDictionary()
+
+
 def turns_of(schedule: Schedule) -> tuple[Turns, ...]:
-    """Finds the turns of every stage. A schedule is never edited, so they are kept."""
-    turns = []
-    for stage in range(schedule.stages):
-        firsts: dict[int, Action] = {}
-        finals: dict[int, Action] = {}
-        for slot in schedule.actions(stage):
-            for action in slot:
-                if action.kind == ActionKind.FORWARD:
-                    firsts.setdefault(action.chunk, action)
-                elif action.kind != ActionKind.BACKWARD_INPUT:
-                    finals.pop(action.chunk, None)
-                    finals[action.chunk] = action
-        turns.append(Turns(firsts, finals))
-    return tuple(turns)
+    """Finds the turns of every stage. A schedule is never edited, so they are kept as long as it is."""
+    if schedule not in _TURNS:
+        _TURNS[schedule] = tuple(_turns(rows, schedule.chunks) for rows in schedule.stage_actions)
+    return _TURNS[schedule]
+
+
+def _turns(rows: StageActions, chunks: int) -> Turns:
+    forward = np.flatnonzero(rows.kind == ActionKind.FORWARD)
+    closing = np.flatnonzero((rows.kind != ActionKind.FORWARD) & (rows.kind != ActionKind.BACKWARD_INPUT))
+    first, final = np.full((2, chunks), -1)
+    # Of several rows of a chunk the one that is written last stays.
+    first[rows.chunk[forward[::-1]]] = forward[::-1]
+    final[rows.chunk[closing]] = closing
+    firsts, finals = (
+        {int(chunk): int(row[chunk]) for chunk in np.argsort(row) if row[chunk] >= 0} for row in (first, final)
+    )
+    return Turns(rows, firsts, finals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,8 +265,7 @@ class _Walk:
         if spec.gradient_bytes:
             first[:] = (rows.microbatch == self._first_microbatch[rows.chunk]) & np.isin(rows.kind, CLOSES)
         if role.cuts:
-            finals = set(turns_of(self.schedule)[role.stage].finals.values())
-            last[:] = [rows.action(row) in finals for row in range(len(rows))]
+            last[list(turns_of(self.schedule)[role.stage].finals.values())] = 1
         code = ((rows.chunk * (1 + variants.max()) + variant) * len(ActionKind) + rows.kind) * 4 + 2 * first + last
         _, examples, numbers = np.unique(code, return_index=True, return_inverse=True)
         actions = []

@@ -135,8 +135,8 @@ def _tied_chunks(
     """Returns what the last backward and the first forward of each chunk run, by chunk."""
     turns = turns_of(schedule)[stage]
     finals, firsts = (
-        [(chunk, held[chunk][variants[action.microbatch % len(variants)]]) for chunk, action in actions.items()]
-        for actions in (turns.finals, turns.firsts)
+        [(chunk, held[chunk][variants[turns.rows.microbatch[row] % len(variants)]]) for chunk, row in rows.items()]
+        for rows in (turns.finals, turns.firsts)
     )
     return finals, firsts
 
