@@ -273,13 +273,9 @@ class ChainPlayer:
             accumulate(out, axis=1, out=out)
         return cells
 
-    def starts(self, cells: Floats) -> Floats:
-        """Returns when each node's unit starts, from the cells of a run."""
-        return cells[self.tape.cell - 1]
-
-    def ends(self, cells: Floats) -> Floats:
-        """Returns when each node ends."""
-        return cells[self.tape.cell]
+    def times(self, cells: Floats) -> tuple[Floats, Floats]:
+        """Returns when each node starts and ends, from the cells of a run."""
+        return cells[self.tape.cell - 1], cells[self.tape.cell]
 
     def carried(self, cells: Floats) -> Floats:
         """The ends that the next step needs."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from foretrace.basics.arrays import Floats
@@ -17,6 +20,51 @@ CELLS_AT_ONCE = 1 << 24
 """Scenarios run together as long as their cells fit in this many numbers (128 MiB)."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """One step as a run left it, in seconds from the start of its first op, per node.
+
+    It has what is read off between runs; `timeline` adds the rest. `raw_start_s` and `raw_end_s` are the same on the
+    clock of the run, and `raw_before_s` returns when the ops of the step before ended, if there was one.
+    """
+
+    graph: Graph
+    start_s: Floats
+    end_s: Floats
+    step_time_s: float
+    steps: int
+    notes: tuple[Diagnostic, ...]
+    origin_s: float
+    raw_start_s: Floats
+    raw_end_s: Floats
+    raw_before_s: Callable[[], Floats] | None
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        ran: tuple[Floats, Floats, Callable[[], Floats] | None],
+        step_time: float,
+        steps: int,
+        notes: tuple[Diagnostic, ...],
+    ) -> StepRun:
+        """Returns a step, given the starts and ends of its nodes and what returns the ends of the step before."""
+        start, end, before = ran
+        disabled = graph.ops.which(lambda enabled: enabled == 0, "enabled")
+        starts = start[~disabled[graph.op]] if disabled.any() else start
+        origin = float(starts.min()) if len(starts) else 0.0
+        # An op that is switched off and waits for nothing has no place in time.
+        start_s, end_s = np.maximum(start - origin, 0.0), np.maximum(end - origin, 0.0)
+        return cls(graph, start_s, end_s, step_time, steps, notes, origin, start, end, before)
+
+    def timeline(self) -> Timeline:
+        """Returns the step as a timeline."""
+        end_before = None if self.raw_before_s is None else self.raw_before_s()
+        ready = ready_times(self.graph, self.raw_start_s, self.raw_end_s, end_before) - self.origin_s
+        before = (self.raw_end_s - self.step_time_s if end_before is None else end_before) - self.origin_s
+        return Timeline(self.graph, ready, self.start_s, self.end_s, before, self.step_time_s, self.steps, self.notes)
+
+
 class FixedRun:
     """A graph made ready to be run with fixed durations, as often as wanted."""
 
@@ -26,11 +74,15 @@ class FixedRun:
 
     def timeline(self, durations: Floats) -> Timeline:
         """The settled step for one set of durations, in seconds per node."""
+        return self.step(durations).timeline()
+
+    def step(self, durations: Floats) -> StepRun:
+        """The same without what only a timeline has."""
         player = self.player
         added = player.along(durations)
         if not self.graph.program.repeats:
             cells = player.run(added, np.empty(0))
-            return timeline_of(self.graph, player.starts(cells), player.ends(cells), None, float(cells.max()), 1, ())
+            return StepRun.of(self.graph, (*player.times(cells), None), float(cells.max()), 1, ())
         runs: list[Floats] = []
 
         def step(carried: Floats) -> Floats:
@@ -38,9 +90,8 @@ class FixedRun:
             return player.carried(runs[-1])
 
         period, steps, notes = until_settled(step, np.zeros(player.carries))
-        start, end = player.starts(runs[-1]), player.ends(runs[-1])
-        before = player.ends(runs[0]) if steps > 1 else None
-        return timeline_of(self.graph, start, end, before, float(period), steps, notes)
+        before = (lambda: player.times(runs[0])[1]) if steps > 1 else None
+        return StepRun.of(self.graph, (*player.times(runs[-1]), before), float(period), steps, notes)
 
     @property
     def scenarios_at_once(self) -> int:
@@ -67,23 +118,3 @@ def _player(graph: Graph) -> ChainPlayer | TapePlayer:
         return ChainPlayer(chains)
     fast = jit.pays(len(graph))
     return TapePlayer(compile_tape(graph, fast), fast)
-
-
-def timeline_of(
-    graph: Graph,
-    start: Floats,
-    end: Floats,
-    end_before: Floats | None,
-    step_time: float,
-    steps: int,
-    notes: tuple[Diagnostic, ...],
-) -> Timeline:
-    """A step of a run as a timeline that begins with its first op."""
-    enabled = graph.ops.column("enabled")
-    starts = start if enabled.all() else start[enabled[graph.op] != 0]
-    origin = float(starts.min()) if len(starts) else 0.0
-    ready = ready_times(graph, start, end, end_before) - origin
-    before = end - step_time if end_before is None else end_before
-    # An op that is switched off and waits for nothing has no place in time.
-    start, end = np.maximum(start - origin, 0.0), np.maximum(end - origin, 0.0)
-    return Timeline(graph, ready, start, end, before - origin, step_time, steps, notes)

@@ -7,7 +7,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, distinct
 from foretrace.basics.errors import DeadlockError
 from foretrace.engine import jit
-from foretrace.engine.fixed_run import timeline_of
+from foretrace.engine.fixed_run import StepRun
 from foretrace.engine.jit import Room
 from foretrace.engine.maxmin import Filling
 from foretrace.engine.order import find_order, sort_by
@@ -38,7 +38,8 @@ class SharedRun:
         flows = make_flows(self.graph, durations, self.latency_s, self.draws)
         if not self.graph.program.repeats:
             start, end = self._run(flows, durations, 1)
-            return timeline_of(self.graph, start[0], end[0], None, float(end[0].max(initial=0.0)), 1, ())
+            step = StepRun.of(self.graph, (start[0], end[0], None), float(end[0].max(initial=0.0)), 1, ())
+            return step.timeline()
         steps, carried = FIRST_STEPS, distinct(self.graph.next_src)
         most = min(max(MAX_STEPS, EVENTS_WORTH // max(len(self.graph), 1)), 8 * MAX_STEPS)
         while True:
@@ -52,9 +53,9 @@ class SharedRun:
             steps *= 2
         if not done:
             settled.give_up()
-        before = end[last - 1] if last else None
+        before = (lambda: end[last - 1]) if last else None
         notes, period = settled.notes(done), float(settled.period[0])
-        return timeline_of(self.graph, start[last], end[last], before, period, last + 1, notes)
+        return StepRun.of(self.graph, (start[last], end[last], before), period, last + 1, notes).timeline()
 
     def _witnesses(self, start: Floats, end: Floats) -> int:
         """Returns the number of steps that ran while every part of the job still had a step to run; later ones run

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Ints, Longs, ranges
 from foretrace.engine import jit
@@ -32,8 +33,8 @@ class Tape:
     need only cells filled before `bounds[k]`. `cell` is where each node's end is found, and `node` inverts it (-1 for
     cells that only take a maximum); `carried` are the nodes whose ends the next step needs, in cells 1, 2, …."""
 
-    a: Longs
-    b: Longs
+    a: NDArray[np.integer]
+    b: NDArray[np.integer]
     node: Ints
     cell: Ints
     bounds: Longs
@@ -57,6 +58,8 @@ class Pairs:
 
 def compile_tape(graph: Graph, fast: bool) -> Tape:
     """The tape of a graph; a cycle in the graph is an error that names the ops on it."""
+    if fast:
+        return _compile_fast(graph)
     order = find_order(graph, fast)
     carried, carry_of = np.unique(graph.next_src, return_inverse=True)
     awaited, counts = _awaited(graph, carry_of.ravel().astype(np.int32), fast)
@@ -72,6 +75,118 @@ def compile_tape(graph: Graph, fast: bool) -> Tape:
     cell_b = lookup[np.concatenate([b[graph.unit], pairs.b])[sequence]].astype(np.int64)
     node = np.where(sequence < len(graph), sequence, -1).astype(np.int32)
     return Tape(cell_a, cell_b, node, cell[: len(graph)], bounds, carried.astype(np.int32))
+
+
+def _compile_fast(graph: Graph) -> Tape:
+    """Returns the tape of a graph, written by compiled loops: units in the order in which they become free to start."""
+    carried, carry_of = np.unique(graph.next_src, return_inverse=True)
+    first = 1 + len(carried)
+    waits = np.diff(graph.pred_start)
+    counts = np.bincount(graph.unit, weights=waits, minlength=graph.units).astype(np.int64)
+    counts += np.bincount(graph.unit[graph.next_dst], minlength=graph.units)
+    size = len(graph) + int(np.maximum(counts - 2, 0).sum())
+    a, b, node = (np.empty(size, dtype=np.int32) for _ in range(3))
+    cell = np.empty(len(graph), dtype=np.int32)
+    written = jit.compiled(_record)(
+        (graph.pred_start, graph.pred),
+        (graph.unit, graph.units),
+        (graph.next_dst, (carry_of.ravel() + 1).astype(np.int32)),
+        first,
+        (a, b, node, cell),
+    )
+    if written < size:
+        find_order(graph, True)  # which names the cycle
+    return Tape(a, b, node, cell, np.array([0, size]), carried.astype(np.int32))
+
+
+def _record(waits: Any, units: Any, later: Any, first: int, tape: Any) -> int:
+    """Writes the instructions of a tape; returns how many there are, fewer than nodes and pairs if units wait in a
+    circle.
+
+    `waits` are the starts and sources of the nodes' waits, `units` the unit of each node and their number, `later`
+    the nodes that wait for the step before with the cells of what they wait for, `tape` the columns to fill.
+    """
+    pred_start, pred = waits
+    unit, count = units
+    later_node, later_cell = later
+    a, b, node, cell = tape
+    member_start = np.zeros(count + 1, np.int32)
+    follower_start = np.zeros(len(unit) + 1, np.int32)
+    later_start = np.zeros(count + 1, np.int32)
+    missing = np.zeros(count, np.int32)
+    for i in range(len(unit)):
+        member_start[unit[i] + 1] += 1
+        missing[unit[i]] += pred_start[i + 1] - pred_start[i]
+    for i in range(len(pred)):
+        follower_start[pred[i] + 1] += 1
+    for i in range(len(later_node)):
+        later_start[unit[later_node[i]] + 1] += 1
+    for i in range(count):
+        member_start[i + 1] += member_start[i]
+        later_start[i + 1] += later_start[i]
+    for i in range(len(unit)):
+        follower_start[i + 1] += follower_start[i]
+    member, member_at = np.empty(len(unit), np.int32), member_start[:-1].copy()
+    follower, follower_at = np.empty(len(pred), np.int32), follower_start[:-1].copy()
+    cells_later, later_at = np.empty(len(later_node), np.int32), later_start[:-1].copy()
+    for i in range(len(unit)):
+        owner = unit[i]
+        member[member_at[owner]] = i
+        member_at[owner] += 1
+        for edge in range(pred_start[i], pred_start[i + 1]):
+            follower[follower_at[pred[edge]]] = owner
+            follower_at[pred[edge]] += 1
+    for i in range(len(later_node)):
+        owner = unit[later_node[i]]
+        cells_later[later_at[owner]] = later_cell[i]
+        later_at[owner] += 1
+    # A stack follows one rank as far as it goes, so that cells that are needed together lie together.
+    stack = np.empty(count, np.int32)
+    height = 0
+    for i in range(count - 1, -1, -1):
+        if missing[i] == 0:
+            stack[height] = i
+            height += 1
+    at = 0
+    while height > 0:
+        height -= 1
+        owner = stack[height]
+        x = y = np.int32(0)  # the start of time
+        known = 0
+        for i in range(member_start[owner], member_start[owner + 1]):
+            for edge in range(pred_start[member[i]], pred_start[member[i] + 1]):
+                awaited = cell[pred[edge]]
+                if known > 1:
+                    a[at], b[at], node[at] = x, y, -1
+                    x, y = np.int32(first + at), awaited
+                    at += 1
+                elif known:
+                    y = awaited
+                else:
+                    x = y = awaited
+                known += 1
+        for i in range(later_start[owner], later_start[owner + 1]):
+            awaited = cells_later[i]
+            if known > 1:
+                a[at], b[at], node[at] = x, y, -1
+                x, y = np.int32(first + at), awaited
+                at += 1
+            elif known:
+                y = awaited
+            else:
+                x = y = awaited
+            known += 1
+        for i in range(member_start[owner], member_start[owner + 1]):
+            a[at], b[at], node[at] = x, y, member[i]
+            cell[member[i]] = first + at
+            at += 1
+        for i in range(member_start[owner], member_start[owner + 1]):
+            for edge in range(follower_start[member[i]], follower_start[member[i] + 1]):
+                missing[follower[edge]] -= 1
+                if missing[follower[edge]] == 0:
+                    stack[height] = follower[edge]
+                    height += 1
+    return at
 
 
 def _awaited(graph: Graph, carry_of: Ints, fast: bool) -> tuple[Ints, Longs]:
@@ -180,14 +295,15 @@ class TapePlayer:
             self._run_levels(added, cells)
         return cells
 
-    def starts(self, cells: Floats) -> Floats:
-        """Returns when each node's unit starts, from the cells of a run."""
-        at = self.tape.cell - self.tape.first
-        return np.maximum(cells[self.tape.a[at]], cells[self.tape.b[at]])
-
-    def ends(self, cells: Floats) -> Floats:
-        """Returns when each node ends."""
-        return cells[self.tape.cell]
+    def times(self, cells: Floats) -> tuple[Floats, Floats]:
+        """Returns when each node's unit starts and when the node ends, from the cells of a run."""
+        tape = self.tape
+        if self.fast:
+            start, end = np.empty(len(tape.cell)), np.empty(len(tape.cell))
+            jit.compiled(_read_times)(tape.a, tape.b, tape.node, tape.first, cells, start, end)
+            return start, end
+        at = tape.cell - tape.first
+        return np.maximum(cells[tape.a[at]], cells[tape.b[at]]), cells[tape.cell]
 
     def carried(self, cells: Floats) -> Floats:
         """The ends that the next step needs."""
@@ -217,6 +333,15 @@ def _run_one(a: Any, b: Any, added: Any, first: int, cells: Any) -> None:
         x = cells[a[i]]
         y = cells[b[i]]
         cells[first + i] = (x if x > y else y) + added[i]
+
+
+def _read_times(a: Any, b: Any, node: Any, first: int, cells: Any, start: Any, end: Any) -> None:
+    for i in range(len(a)):
+        if node[i] >= 0:
+            x = cells[a[i]]
+            y = cells[b[i]]
+            start[node[i]] = x if x > y else y
+            end[node[i]] = cells[first + i]
 
 
 def _run_many(a: Any, b: Any, added: Any, first: int, cells: Any) -> None:
