@@ -7,12 +7,13 @@ sequence of segments, one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.basics.arrays import Floats, Ints, Longs, distinct, ranges, stable_order
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct, ranges, stable_order
 from foretrace.program.program import Program
 
 
@@ -46,6 +47,13 @@ class Ops:
             values = values.copy()
             values[_override_targets(self.program)[mine]] = instances.override_value[mine]
         return values
+
+    def which(self, test: Callable[..., Mask], *names: str) -> Mask:
+        """Returns which ops pass a test of these columns, which is made once for all ops of a template."""
+        instances, columns = self.program.instances, self.program.templates.columns
+        if any(name in names for name in instances.override_column):
+            return test(*(self.column(name) for name in names))
+        return test(*(columns[name] for name in names))[self.template]
 
     def ints(self, name: str) -> Longs:
         """A column of whole numbers."""

@@ -47,7 +47,8 @@ def _classes(ops: Ops, members: Members, profile_of: Ints | None, resources: Seq
     colour = program.role_of.astype(np.int64)
     if profile_of is not None:
         colour = colour * (int(profile_of.max()) + 1) + profile_of
-    groups = [rows for of_one in members.values() for rows in of_one]
+    # Communicators over the same groups share their rows, which keep the same company.
+    groups = list({id(rows): rows for of_one in members.values() for rows in of_one}.values())
     for resource in resources:
         groups += resource.members()
         if resource.capacities is not None:

@@ -78,9 +78,19 @@ Members = Mapping[int, Sequence[Longs]]
 
 def members_met(ops: Ops) -> Members:
     """The communicators on which ops meet, and the ranks of their groups."""
-    program, meets = ops.program, ops.order >= 0
-    counts = np.bincount(ops.column("communicator")[meets], minlength=len(program.communicators))
-    return {number: program.communicators[number].members(program.mesh) for number in np.flatnonzero(counts).tolist()}
+    program = ops.program
+    communicators = np.where(ops.order >= 0, ops.column("communicator"), len(program.communicators))
+    counts = np.bincount(communicators, minlength=len(program.communicators) + 1)[:-1]
+    # Channels between the same stages share their rows, so that whoever looks at rows can do so once.
+    known: dict[tuple[object, ...], Sequence[Longs]] = {}
+    members: dict[int, Sequence[Longs]] = {}
+    for number in np.flatnonzero(counts).tolist():
+        communicator = program.communicators[number]
+        key = (number,) if communicator.groups is not None else (communicator.axes, communicator.pair)
+        if key not in known:
+            known[key] = communicator.members(program.mesh)
+        members[number] = known[key]
+    return members
 
 
 def instantiate(ops: Ops, classes: RankClasses, members: Members) -> Graph:
@@ -134,14 +144,14 @@ def _units(ops: Ops, classes: RankClasses, members: Members, op: Longs, node_cla
     """(unit of each node, number of units, number of them that are rendezvous)."""
     communicator = ops.column("communicator")
     first_unit, rendezvous = _rendezvous_numbers(ops, classes, members)
-    unit = np.empty(len(op), dtype=np.int32)
-    meets = np.flatnonzero(ops.order[op] >= 0)
-    meeting_ops = op[meets]
-    unit[meets] = first_unit[communicator[meeting_ops], node_class[meets]] + ops.order[meeting_ops]
-    lone = np.ones(len(op), dtype=bool)
-    lone[meets] = False
+    order = ops.order[op]
+    is_met = order >= 0
+    meets = np.flatnonzero(is_met)
+    # The units of lone ops are numbered in the order of the nodes.
+    unit = np.cumsum(~is_met, dtype=np.int32)
+    unit += np.int32(rendezvous - 1)
+    unit[meets] = first_unit[communicator[op[meets]], node_class[meets]] + order[meets]
     alone = len(op) - len(meets)
-    unit[lone] = np.arange(rendezvous, rendezvous + alone, dtype=np.int32)
     return unit, rendezvous + alone, rendezvous
 
 
@@ -155,10 +165,14 @@ def _rendezvous_numbers(ops: Ops, classes: RankClasses, members: Members) -> tup
     issued = issues[:, program.role_of[classes.representative]]
     # Classes that meet in one group meet in all of theirs; their meetings go by the smallest of them.
     smallest = np.full((communicators, len(classes)), -1, dtype=np.int64)
+    known: dict[int, Longs] = {}
     for number, groups in members.items():
-        for rows in groups:
-            row_classes = classes.of_rank[rows]
-            smallest[number, row_classes] = np.minimum.reduce(row_classes, axis=1, keepdims=True)
+        if id(groups) not in known:
+            known[id(groups)] = np.full(len(classes), -1, dtype=np.int64)
+            for rows in groups:
+                row_classes = classes.of_rank[rows]
+                known[id(groups)][row_classes] = np.minimum.reduce(row_classes, axis=1, keepdims=True)
+        smallest[number] = known[id(groups)]
     meeting = np.flatnonzero((issued > 0) & (smallest >= 0))
     first_class = meeting - meeting % max(len(classes), 1)
     _, head, inverse = np.unique(first_class + smallest.ravel()[meeting], return_index=True, return_inverse=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_percent, format_time
 from foretrace.engine.order import sort_by
@@ -60,15 +61,9 @@ def unit_loads(timeline: Timeline) -> dict[tuple[int, int, int], float]:
     are means over the ranks of a stage. Layers are numbered within their chunk, and ends of the model are -1.
     """
     graph, ops = timeline.graph, timeline.graph.ops
-    mesh, classes = graph.program.mesh, graph.classes
-    stage = mesh.coordinate("pp")[classes.representative]
-    ranks = mesh.world // mesh.pp
-    computes = np.array([lane.kind == "compute" for lane in graph.program.lanes], dtype=bool)
-    phase = ops.ints("phase")[graph.op]
-    worked = (phase != Phase.NONE) & (phase != Phase.OPTIMIZER) & computes[ops.ints("lane")[graph.op]]
-    nodes = np.flatnonzero(worked)
+    nodes, seconds = _worked(timeline)
+    stage = graph.program.mesh.coordinate("pp")[graph.classes.representative]
     owner, op = graph.rank_class[nodes], graph.op[nodes]
-    seconds = (timeline.end_s - timeline.start_s)[nodes] * classes.count[owner] / ranks
     chunk, layer = ops.ints("chunk") + 1, ops.ints("layer") + 1  # -1 stands for none
     chunks, layers = int(chunk.max(initial=0)) + 1, int(layer.max(initial=0)) + 1
     unit = ((stage * chunks)[owner] + chunk[op]) * layers + layer[op]
@@ -79,11 +74,29 @@ def unit_loads(timeline: Timeline) -> dict[tuple[int, int, int], float]:
     }
 
 
+def _worked(timeline: Timeline) -> tuple[Longs, Floats]:
+    """Returns the nodes of the compute lanes that are not the optimizer's, with their seconds per rank of a stage."""
+    graph, ops = timeline.graph, timeline.graph.ops
+    mesh, classes = graph.program.mesh, graph.classes
+    computes = np.array([lane.kind == "compute" for lane in graph.program.lanes], dtype=bool)
+    phases = np.ones(len(Phase), dtype=bool)
+    phases[[Phase.NONE, Phase.OPTIMIZER]] = False
+    works = ops.which(lambda phase, lane: phases[phase] & computes[lane], "phase", "lane")
+    nodes = np.flatnonzero(works[graph.op])
+    count = np.repeat(classes.count, np.diff(np.searchsorted(nodes, graph.start)))
+    return nodes, (timeline.end_s[nodes] - timeline.start_s[nodes]) * count / (mesh.world // mesh.pp)
+
+
 def stage_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:
     """Returns a note on the slowest stage if it works for longer than the mean of all by more than `SLOW_SHARE`."""
-    loads = np.zeros(timeline.graph.program.mesh.pp)
-    for (stage, _, _), seconds in unit_loads(timeline).items() if len(loads) > 1 else ():
-        loads[stage] += seconds
+    graph = timeline.graph
+    loads = np.zeros(graph.program.mesh.pp)
+    if len(loads) > 1:
+        nodes, seconds = _worked(timeline)
+        ends = np.searchsorted(nodes, graph.start).tolist()
+        stages = graph.program.mesh.coordinate("pp")[graph.classes.representative].tolist()
+        for stage, low, high in zip(stages, ends[:-1], ends[1:], strict=True):
+            loads[stage] += seconds[low:high].sum()
     slowest, mean_s = int(loads.argmax()), float(loads.mean())
     if loads[slowest] <= (1 + SLOW_SHARE) * mean_s:
         return ()
@@ -99,12 +112,19 @@ def launching_s(timeline: Timeline) -> float:
     """Returns the seconds of a step in which the host of the busiest rank launches kernels."""
     graph = timeline.graph
     called = [number for number, text in enumerate(graph.program.strings) if text in _LAUNCHES]
-    launches = (graph.ops.ints("kind") == Kind.HOST) & np.isin(graph.ops.ints("name"), called)
-    nodes = np.flatnonzero((launches & (graph.ops.ints("enabled") != 0))[graph.op])
+    if not called:
+        return 0.0
+    is_called = np.zeros(len(graph.program.strings), dtype=bool)
+    is_called[called] = True
+    launches = graph.ops.which(
+        lambda kind, name, enabled: (kind == Kind.HOST) & is_called[name] & (enabled != 0), "kind", "name", "enabled"
+    )
+    nodes = np.flatnonzero(launches[graph.op])
     if not len(nodes):
         return 0.0
-    lasting_s = (timeline.end_s - timeline.start_s)[nodes]
-    return float(np.bincount(graph.rank_class[nodes], weights=lasting_s).max())
+    lasting_s = timeline.end_s[nodes] - timeline.start_s[nodes]
+    owner = np.repeat(np.arange(len(graph.classes)), np.diff(np.searchsorted(nodes, graph.start)))
+    return float(np.bincount(owner, weights=lasting_s).max())
 
 
 def host_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:

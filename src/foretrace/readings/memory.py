@@ -17,7 +17,8 @@ class MemoryTrack:
     """The memory that one rank class holds from each moment on: [moments, categories], in bytes.
 
     It also tells by how much a step makes that grow, and how much it frees that it neither took nor was stated to hold.
-    `peak_op` is the op that takes the memory with which the peak is reached; -1 where no op takes any.
+    `peak_op` is the op that takes the memory with which the peak is reached; -1 where no op takes any. `peak_at` is the
+    first moment at which most is held; -1 where nobody has looked yet.
     """
 
     rank_class: int
@@ -26,6 +27,7 @@ class MemoryTrack:
     grows_bytes: int
     assumed_bytes: int
     peak_op: int = -1
+    peak_at: int = -1
 
     @property
     def total_bytes(self) -> Longs:
@@ -35,12 +37,15 @@ class MemoryTrack:
     @property
     def peak_bytes(self) -> int:
         """The most held at any moment."""
-        return int(self.total_bytes.max())
+        return int(self.held_bytes[self._peak_at()].sum())
 
     def at_peak(self) -> dict[str, int]:
         """Returns the bytes held at the peak, by category."""
-        held = self.held_bytes[int(np.argmax(self.total_bytes))]
+        held = self.held_bytes[self._peak_at()]
         return {label(category): int(held[category]) for category in Category if held[category]}
+
+    def _peak_at(self) -> int:
+        return self.peak_at if self.peak_at >= 0 else int(np.argmax(self.total_bytes))
 
     def fullest_moments(self, step_s: float, slices: int) -> Longs:
         """Returns for each of `slices` equal parts of the step the moment at which most is held in it."""
@@ -107,10 +112,10 @@ def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
     resident = np.zeros((len(program.roles), len(Category)), dtype=np.int64)
     np.add.at(resident, (program.resident.role, program.resident.category), program.resident.bytes)
     op, row = timeline.graph.ops.side_table(program.templates.memory_op)
-    enabled = timeline.graph.ops.column("enabled").astype(bool)[op]
-    return [
-        _track(timeline, number, resident, op[enabled], row[enabled]) for number in range(len(timeline.graph.classes))
-    ]
+    enabled = timeline.graph.ops.column("enabled")[op] != 0
+    if not enabled.all():
+        op, row = op[enabled], row[enabled]
+    return [_track(timeline, number, resident, op, row) for number in range(len(timeline.graph.classes))]
 
 
 def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
@@ -135,8 +140,8 @@ def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnost
 def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:
     graph, templates = timeline.graph, timeline.graph.program.templates
     role = int(graph.program.role_of[graph.classes.representative[number]])
-    first_op, last_op = graph.ops.start[role], graph.ops.start[role + 1]
-    mine = (op >= first_op) & (op < last_op)
+    first_op = graph.ops.start[role]
+    mine = slice(*np.searchsorted(op, graph.ops.start[role : role + 2]).tolist())  # ops are in the order of their roles
     node = op[mine] - first_op + graph.start[number]
     row = row[mine]
     category = templates.memory_category[row]
@@ -164,9 +169,8 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
     missing = np.maximum(-held.min(axis=0), 0)  # what is freed before it is taken was held from before
     held += missing
     moments = np.maximum.accumulate(np.concatenate([[0.0], times[order]]))
-    peak_op = -1
+    peak_op, peak = -1, int(np.argmax(held.sum(axis=1)))
     if len(order):
         # A peak at the beginning of the step was reached by the last event of the step before.
-        peak = int(np.argmax(held.sum(axis=1)))
         peak_op = int(np.concatenate([op[mine], op[mine]])[used][order[peak - 1]])
-    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()), peak_op)
+    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()), peak_op, peak)

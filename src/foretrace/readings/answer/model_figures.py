@@ -122,6 +122,8 @@ def step_parts(timeline: Timeline) -> StepParts:
 
 
 def _hardware_flops(timeline: Timeline) -> float:
-    graph = timeline.graph
-    done = np.where(graph.ops.ints("enabled"), graph.ops.column("flops"), 0.0).astype(np.float64)
-    return float(np.sum(done[graph.op] * graph.weight))
+    ops, program = timeline.graph.ops, timeline.graph.program
+    flops, enabled = ops.floats("flops"), ops.column("enabled")
+    done = flops if enabled.all() else np.where(enabled != 0, flops, 0.0)
+    ends, ranks = ops.start.tolist(), np.bincount(program.role_of, minlength=len(program.roles)).tolist()
+    return float(sum(count * float(done[ends[role] : ends[role + 1]].sum()) for role, count in enumerate(ranks)))
