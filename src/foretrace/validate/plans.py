@@ -88,7 +88,9 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         stack=stack,
         dispatcher=_dispatcher(words),
     )
-    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack, *about_dtypes)
+    # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)
+    about_overlap = ("asynchronous tensor parallelism is not modelled: left out",) if "async tp" in words else ()
+    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack, *about_dtypes, *about_overlap)
 
 
 def _dtypes(config: RunConfig, precision: Precision, zero: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -264,6 +264,11 @@ class TestPlan:
         assert not job_of(row(tp=4, sequence_parallel=False)).plan.tp_overlap
         assert not job_of(row(tp=4, family="simumax-b200", overlap="tp-comm-overlap off")).plan.tp_overlap
 
+    def test_asynchronous_tensor_parallelism_is_noted(self) -> None:
+        plain, overlapped = (job_of(row(family="torchtitan", tp=8, overlap=words)) for words in ("", "async TP"))
+        assert overlapped.plan == plain.plan
+        assert len(overlapped.notes) == len(plain.notes) + 1
+
     def test_sequence_parallelism_as_said_or_as_old_as_it_is(self) -> None:
         assert job_of(row(tp=4, sequence_parallel=True)).plan.sequence_parallel is True
         assert job_of(row(tp=4)).plan.sequence_parallel is None
