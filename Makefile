@@ -37,6 +37,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/kineto_load.py
 	$(BIN)/python benchmarks/hta.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/plan_order.py
 	$(BIN)/python benchmarks/batches.py
 
 format: $(VENV)/dev

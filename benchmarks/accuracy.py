@@ -131,10 +131,11 @@ def record(errors: dict[str, dict[str, dict[str, float]]]) -> None:
     print(f"{ERRORS.name}: recorded {', '.join(errors)}")
 
 
-def write_page(tables: Sequence[Table]) -> None:
-    """Puts the tables where docs/accuracy.md has them."""
+def write_page(tables: Sequence[Table], begin: str = BEGIN) -> None:
+    """Puts the tables where docs/accuracy.md has them: after the line `begin`."""
     page = PAGE.read_text(encoding="utf-8")
-    before, after = page.index(BEGIN) + len(BEGIN), page.index(END)
+    before = page.index(begin) + len(begin)
+    after = page.index(END, before)
     written = "\n".join(table.markdown() for table in tables)
     PAGE.write_text(f"{page[:before]}\n{written}\n{page[after:]}", encoding="utf-8")
     print(f"{PAGE.name}: {len(tables)} tables written")
