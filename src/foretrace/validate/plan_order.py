@@ -31,7 +31,7 @@ precision, the release of the software."""
 
 PLAN_ERRORS: Final = {"dense": 0.05, "experts": 0.10}
 """By how much predictions of plans of one model on one machine err against each other: the standard deviation of the
-part of the error that does not cancel, by whether the model has experts.
+part of the error that does not cancel, by whether the model has experts. The ratio of two plans errs √2 times as much.
 
 `PlanOrder.spread` of published runs by `python benchmarks/plan_order.py`: 4.8 to 5.3 % without experts. With experts,
 4.2 % on one node, and 10.1 % where runs of several nodes under several releases of the software count too. The larger
