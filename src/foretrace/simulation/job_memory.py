@@ -11,7 +11,7 @@ is not batched makes a communicator of the two ranks).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -95,37 +95,70 @@ def static_memory(setting: Setting, machine: Machine) -> MemoryFit:
 
 def outside_memory(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]:
     """Returns the memory that a process of a job holds outside the allocator, by part."""
-    gpu = machine.needed_cluster().gpu
-    title = "CUDA context" if gpu.vendor.lower() == "nvidia" else "GPU context"
-    parts = [MemoryPart(title, CONTEXT_BYTES, "measured on an H200: context and loaded kernels")]
+    return tuple(part for source in OUTSIDE_SOURCES for part in source.parts(setting, machine))
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideSource:
+    """Something that holds memory outside the allocator.
+
+    Attributes:
+        parts: Returns its parts in a process of a job.
+        fields: The fields of the plan that they depend on, apart from those of the mesh.
+    """
+
+    parts: Callable[[Setting, Machine], Iterable[MemoryPart]]
+    fields: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, uses: Callable[[Setting], Iterable[CommUse]], *fields: str) -> OutsideSource:
+        """Returns the source of communicators."""
+        return cls(lambda setting, machine: _communicator_parts(uses(setting), setting, machine), fields)
+
+
+def _process_parts(setting: Setting, machine: Machine) -> Iterator[MemoryPart]:
+    title = "CUDA context" if machine.needed_cluster().gpu.vendor.lower() == "nvidia" else "GPU context"
+    yield MemoryPart(title, CONTEXT_BYTES, "measured on an H200: context and loaded kernels")
     if setting.mesh.world > 1:
-        parts.append(
-            MemoryPart("NCCL kernels", NCCL_KERNELS_BYTES, "measured on an H200: loaded by the first communicator")
-        )
-        places, counted = _Places(machine, setting.mesh), _COUNTED.setdefault(machine, _Counted())
-        for use in communicators(setting):
-            size = counted.bytes_of(use, machine, places, setting.mesh)
-            if size:
-                unsure = max(size - REPORTED_BYTES, 0)
-                parts.append(MemoryPart(f"NCCL {use.name}", size, _source(use, unsure), unsure))
-        parts += dispatcher_parts(setting, counted.expert_layout(places, setting.mesh))
-        parts += user_buffer_parts(setting)
-    return tuple(parts)
+        source = "measured on an H200: loaded by the first communicator"
+        yield MemoryPart("NCCL kernels", NCCL_KERNELS_BYTES, source)
+
+
+def _communicator_parts(uses: Iterable[CommUse], setting: Setting, machine: Machine) -> Iterator[MemoryPart]:
+    if setting.mesh.world == 1:
+        return
+    places, counted = _Places(machine, setting.mesh), _COUNTED.setdefault(machine, _Counted())
+    for use in uses:
+        size = counted.bytes_of(use, machine, places, setting.mesh)
+        if size:
+            unsure = max(size - REPORTED_BYTES, 0)
+            yield MemoryPart(f"NCCL {use.name}", size, _source(use, unsure), unsure)
+
+
+def _dispatcher_parts(setting: Setting, machine: Machine) -> tuple[MemoryPart, ...]:
+    if setting.mesh.world == 1:
+        return ()
+    counted = _COUNTED.setdefault(machine, _Counted())
+    return dispatcher_parts(setting, counted.expert_layout(_Places(machine, setting.mesh), setting.mesh))
 
 
 def communicators(setting: Setting) -> Iterator[CommUse]:
     """Yields the communicators that the calls of a plan use."""
+    for uses in (_world, _tensor, _context, _replicas, _pipeline, _experts):
+        yield from uses(setting)
+
+
+def _world(setting: Setting) -> Iterator[CommUse]:
     # Barriers, seeds and timers.
     calls: tuple[SizedCall, ...] = ((Collective.ALL_REDUCE, SCALAR_BYTES), (Collective.BROADCAST, SCALAR_BYTES))
     if _joins_world(setting):
         calls += _shard_calls(setting) if setting.splits_parameters else _bucket_calls(setting)
     yield CommUse("world", (), calls)
-    yield from _tensor(setting)
-    yield from _context(setting)
+
+
+def _replicas(setting: Setting) -> Iterator[CommUse]:
+    """Yields those of data-parallel ranks."""
     yield from _sharded(setting) if setting.splits_parameters else _data(setting)
-    yield from _pipeline(setting)
-    if setting.model.has_experts and setting.plan.ep * setting.mesh.size("etp") > 1:
-        yield from _experts(setting)
 
 
 def _tensor(setting: Setting) -> Iterator[CommUse]:
@@ -216,6 +249,8 @@ def _pipeline(setting: Setting) -> Iterator[CommUse]:
 
 def _experts(setting: Setting) -> Iterator[CommUse]:
     plan, mesh = setting.plan, setting.mesh
+    if not setting.model.has_experts or plan.ep * mesh.size("etp") == 1:
+        return
     # Counts of tokens, or handles of the dispatcher's buffers, over all ranks that share experts.
     counts = ((Collective.ALL_GATHER, 4.0 * 1024),)
     yield CommUse("tp·ep", ("etp", "ep"), counts)
@@ -357,3 +392,24 @@ class _Counted:
 
 _COUNTED: Final[WeakKeyDictionary[Machine, _Counted]] = WeakKeyDictionary()
 """Counts by machine: among thousands of plans, most have the same groups in the same places."""
+
+MESH_FIELDS: Final = ("gpus", "tp", "cp", "pp", "ep", "etp", "shard", "rank_order")
+"""The fields of a plan that a mesh depends on."""
+
+_TOKENS: Final = ("mbs", "seq_len")
+_CHUNKS: Final = ("schedule", "vpp", "layout")
+_SOFTWARE: Final = ("stack", "zero")
+_BUCKETS: Final = (*_SOFTWARE, *_CHUNKS, "precision", "grad_dtype")
+
+OUTSIDE_SOURCES: Final = (
+    OutsideSource(_process_parts),
+    OutsideSource.of(_world, *_BUCKETS),
+    OutsideSource.of(_tensor, *_TOKENS, *_SOFTWARE, "sequence_parallel"),
+    OutsideSource.of(_context, *_TOKENS, "cp_comm"),
+    OutsideSource.of(_replicas, *_BUCKETS),
+    OutsideSource.of(_pipeline, *_CHUNKS, "pp_overlap"),
+    OutsideSource.of(_experts, *_TOKENS, *_SOFTWARE, "sequence_parallel", "dispatcher"),
+    OutsideSource(_dispatcher_parts, (*_TOKENS, *_SOFTWARE, "sequence_parallel", "dispatcher")),
+    OutsideSource(lambda setting, _: user_buffer_parts(setting), (*_TOKENS, "tp_overlap", "precision")),
+)
+"""Everything that holds memory outside the allocator, in the order in which it is reported."""

@@ -7,7 +7,7 @@ a sum over its actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -93,6 +93,45 @@ def stage_peaks(spec: StepSpec) -> tuple[StagePeak, ...]:
             peak = known[key] = walk.peak(role)
         peaks.append(peak if peak.role == role.name else replace(peak, role=role.name))
     return tuple(peaks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleMemory:
+    """The memory of a role's schedule apart from the end of its step, relative to what is held from step to step.
+
+    Attributes:
+        peak_bytes: The most of all categories together.
+        net_bytes: By how much all of them together have changed at its end.
+        low: The least of each `Category` at any moment; negative where a schedule frees what it did not take.
+    """
+
+    peak_bytes: int
+    net_bytes: int
+    low: Longs
+
+
+def schedule_memory(spec: StepSpec) -> tuple[ScheduleMemory, ...]:
+    """Returns the memory of the schedule of every role, as `stage_peaks` has it before it adds what is `resident`."""
+    walk = _Walk(spec)
+    wholes = [walk.schedule_of(role)[0] for role in spec.roles]
+    return tuple(ScheduleMemory(whole.peak, int(whole.net.sum()), whole.low) for whole in wholes)
+
+
+def unit_peak_bytes(work: Work, kind: ActionKind, gradient_bytes: int = 0) -> int:
+    """Returns the peak of a unit in an action, relative to its beginning, where parameters are whole.
+
+    Args:
+        work: The work of the unit.
+        kind: The kind of action.
+        gradient_bytes: The size of each gradient that the action allocates, if any.
+    """
+    memory = MemoryRules(None, gradient_bytes).unit(Unit(work), kind, allocates_gradients=gradient_bytes > 0)
+    level = peak = 0
+    for allocated, freed in _lane_changes(parts_of(items_of(work, kind)), memory):
+        level += sum(allocated.values())
+        peak = max(peak, level)
+        level -= sum(freed.values())
+    return peak
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,31 +268,40 @@ class _Walk:
 
     def peak(self, role: RoleSpec) -> StagePeak:
         """Returns the peak of a role."""
+        whole, reducing_bytes, place = self.schedule_of(role)
+        resident = _vector(role.resident) + _vector({"buffers": reducing_bytes})
+        ends = [end for end in role.end if end.takes or end.frees]
+        step = _in_turn([whole, *(_event(end.takes, end.frees) for end in ends)])
+        held = resident + np.maximum(-(resident + step.low), 0)  # what is freed before it is taken was held from before
+        held += step.at_peak
+        exact = self.sharded is None or not self.sharded.spec.gathers
+        exact = exact and all(end.lane == "compute" for end in ends)
+        by_category = {label(category): int(held[category]) for category in Category if held[category]}
+        at_unit = place if step.place == 0 and step.peak > 0 else None
+        return StagePeak(role.name, role.stage, int(held.sum()), by_category, at_unit, exact)
+
+    def schedule_of(self, role: RoleSpec) -> tuple[_Profile, int, SchedulePlace | None]:
+        """Returns the profile of a role's schedule, without the end of its step.
+
+        Returns also the bytes of reductions that go on in the next step, and where the peak is.
+        """
         numbers, actions = self._actions_of(role)
-        resident = _vector(role.resident)
+        carried_bytes = 0
         if self.sharded and self.sharded.spec.gathers:
             profiles, order, turns, reducing_bytes = _with_reductions(actions, numbers.tolist())
             if not any(end.after_reductions for end in role.end):
-                resident += _vector({"buffers": reducing_bytes})  # they go on in the next step
+                carried_bytes = reducing_bytes
             whole = _in_turn(profiles, order)
             row, part = turns[whole.place]
         else:
             whole = _in_turn([action.before for action in actions], numbers)
             row, part = whole.place, 0
-        ends = [end for end in role.end if end.takes or end.frees]
-        step = _in_turn([whole, *(_event(end.takes, end.frees) for end in ends)])
-        held = resident + np.maximum(-(resident + step.low), 0)  # what is freed before it is taken was held from before
-        held += step.at_peak
-        place = None
-        if step.place == 0 and step.peak > 0:
-            kind, microbatch, chunk = self.schedule.stage_actions[role.stage].action(row)
-            unit = actions[int(numbers[row])].unit(part)
-            layer = role.chunks[chunk][self.spec.variants[microbatch % len(self.spec.variants)]].units[unit].layer
-            place = SchedulePlace(kind, microbatch, chunk, unit, layer)
-        exact = self.sharded is None or not self.sharded.spec.gathers
-        exact = exact and all(end.lane == "compute" for end in ends)
-        by_category = {label(category): int(held[category]) for category in Category if held[category]}
-        return StagePeak(role.name, role.stage, int(held.sum()), by_category, place, exact)
+        if whole.peak <= 0:
+            return whole, carried_bytes, None
+        kind, microbatch, chunk = self.schedule.stage_actions[role.stage].action(row)
+        unit = actions[int(numbers[row])].unit(part)
+        layer = role.chunks[chunk][self.spec.variants[microbatch % len(self.spec.variants)]].units[unit].layer
+        return whole, carried_bytes, SchedulePlace(kind, microbatch, chunk, unit, layer)
 
     def _actions_of(self, role: RoleSpec) -> tuple[Longs, list[_Action]]:
         """Returns which of the distinct actions each row of a role's schedule is, and these."""
@@ -350,13 +398,18 @@ class _Walk:
 
 def _unit_profile(parts: Sequence[UnitPart], memory: Memory) -> _Profile:
     """Returns the profile of a unit's parts on the compute lane."""
-    events = []
+    return _in_turn([_event(allocated, freed) for allocated, freed in _lane_changes(parts, memory)])
+
+
+def _lane_changes(parts: Sequence[UnitPart], memory: Memory) -> Iterator[tuple[BytesByCategory, BytesByCategory]]:
+    """Yields what each part of a unit on the compute lane takes and then gives back, temporaries included."""
     for at, (allocated, freed) in lane_memory(parts, memory).items():
         part = parts[at] if at != NO_PART else None
         held = temporaries(part.temporary_bytes) if isinstance(part, Segment) else {}
-        if allocated or freed or held:
-            events.append(_event(add_bytes(allocated, held), add_bytes(freed, held)))
-    return _in_turn(events)
+        if held:
+            yield add_bytes(allocated, held), add_bytes(freed, held)
+        elif allocated or freed:
+            yield allocated, freed
 
 
 def _with_reductions(

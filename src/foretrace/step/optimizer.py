@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from foretrace.program.kernels import Copy, Kernel, Stream
 
 WIDE_BYTES, MOMENTS = 4, 2
@@ -16,7 +18,8 @@ Kernels = tuple[tuple[int, Kernel], ...]
 class Share:
     """The parameters of one rank, dense and experts', and how many of them it updates.
 
-    `narrow` and `owned_narrow` are those of them whose products are in 8 bits or fewer.
+    `narrow` and `owned_narrow` are those of them whose products are in 8 bits or fewer. A search of many plans gives
+    int64 columns in the place of each number; all that `Adam` says of memory then is a column, too.
     """
 
     parameters: int
@@ -142,12 +145,12 @@ class Adam:
         """Returns the memory of parameters between steps, with the quantized copies of them that are kept."""
         count, narrow = (share.owned, share.owned_narrow) if self.zero == 3 else (share.total, share.narrow)
         size = self.parameter_bytes if self.narrow_held_bytes is None else self.narrow_held_bytes
-        return self.parameter_bytes * (count - narrow) + round(size * narrow)
+        return self.parameter_bytes * (count - narrow) + _rounded(size * narrow)
 
     def gathered_bytes(self, count: int, narrow: int) -> int:
         """Returns the size of `count` parameters as they are gathered, `narrow` of which compute in 8 bits or fewer."""
         size = self.parameter_bytes if self.narrow_gathered_bytes is None else self.narrow_gathered_bytes
-        return self.parameter_bytes * (count - narrow) + round(size * narrow)
+        return self.parameter_bytes * (count - narrow) + _rounded(size * narrow)
 
     def held_gradient_bytes(self, share: Share) -> int:
         """Returns the memory of accumulated gradients; under ZeRO-2 and -3 that of a rank's part."""
@@ -160,3 +163,8 @@ class Adam:
     def held_state_bytes(self, share: Share) -> int:
         """Returns the memory of states on the GPU, with the optimizer's copy of parameters."""
         return 0 if self.offloaded else (MOMENTS * self.state_bytes + self.master_bytes) * share.owned
+
+
+def _rounded(size: float) -> int:
+    """Returns a whole number of bytes, or a column of them for a column; halves go to even numbers in both."""
+    return np.rint(size).astype(np.int64) if isinstance(size, np.ndarray) else round(size)

@@ -34,29 +34,49 @@ _NO_GAIN: Final[dict[RecomputeModule, str]] = {
 
 def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     """The plan with every choice made. `stack` is the software where it is not one of the plan's by name."""
-    plan = check_plan(plan)
-    if plan.recompute_modules and plan.recompute == "none":
-        plan = replace(plan, recompute="selective")
-    sizes = PlanSizes.of(model, plan, stack)
+    sizes = PlanSizes.of(model, _as_meant(check_plan(plan)), stack)
     check_size("seq_len", sizes.seq_len)
     check_constraints(sizes)
-    chosen = _with_dtypes(sizes)
+    setting, uneven = _setting(sizes)
+    return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
+
+
+def settle_allowed(sizes: PlanSizes, plan: Plan) -> Setting:
+    """Returns a plan with every choice made, where it is known to be allowed: without checks or diagnostics.
+
+    Args:
+        sizes: Those of any plan of the same model, with the same software where that is given apart.
+        plan: The plan.
+    """
+    return _setting(sizes.with_plan(_as_meant(plan)))[0]
+
+
+def _as_meant(plan: Plan) -> Plan:
+    """Returns a plan in which parts that it names for recomputation are recomputed."""
+    return replace(plan, recompute="selective") if plan.recompute_modules and plan.recompute == "none" else plan
+
+
+def _setting(sizes: PlanSizes) -> tuple[Setting, str | None]:
+    """Returns the setting of allowed sizes, and why its stages are not equal where they are not."""
+    model, plan, chosen = sizes.model, sizes.plan, _with_dtypes(sizes)
+    dp, zero, microbatches, vpp = sizes.dp, sizes.zero, sizes.microbatches, sizes.vpp
     name = "1f1b" if plan.pp == 1 else sizes.schedule
-    schedule = make(name, plan.pp, sizes.microbatches, sizes.vpp if sizes.vpp > 1 else None)
-    plan = replace(plan, vpp=sizes.vpp)
+    schedule = make(name, plan.pp, microbatches, vpp if vpp > 1 else None)
+    if vpp != plan.vpp:
+        plan = replace(plan, vpp=vpp)
     layout, uneven = layout_of(plan, len(model.layers), model.mtp, schedule.pieces)
     setting = Setting(
         model=model,
         plan=plan,
         stack=chosen,
         mesh=sizes.mesh,
-        dp=sizes.dp,
+        dp=dp,
         seq_len=sizes.seq_len,
         gbs=sizes.gbs,
-        microbatches=sizes.microbatches,
+        microbatches=microbatches,
         vocab=_padded(model.vocab, chosen.padded_vocab, plan.tp),
         sequence_parallel=sizes.sequence_parallel,
-        zero=sizes.zero,
+        zero=zero,
         shard=sizes.shard,
         grad_overlap=chosen.grad_overlap if plan.grad_overlap is None else plan.grad_overlap,
         param_overlap=chosen.param_overlap if plan.param_overlap is None else plan.param_overlap,
@@ -66,7 +86,7 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
         layout=str(layout),
         chunks_per_stage=schedule.chunks,
     )
-    return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
+    return setting, uneven
 
 
 def _with_dtypes(sizes: PlanSizes) -> Stack:

@@ -111,7 +111,7 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
         grad_overlap=setting.grad_overlap,
         param_overlap=setting.param_overlap,
         ranks=setting.mesh.world,
-        frees_gradients=not _keeps_gradients(setting),
+        frees_gradients=not keeps_gradients(setting),
         launches=launches,
         reduces=setting.zero < 2,
     )
@@ -126,7 +126,7 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
         launches=launches,
         sharding=sharding,
         prefetch=(plan.prefetch, plan.prefetch if setting.stack.backward_prefetch else 0),
-        gradient_bytes=0 if _keeps_gradients(setting) else optimizer.gradient_bytes,
+        gradient_bytes=0 if keeps_gradients(setting) else optimizer.gradient_bytes,
         diagnostics=setting.diagnostics,
     )
 
@@ -209,7 +209,7 @@ def _narrow_gathered_bytes(setting: Setting) -> float | None:
     return None if plan.precision == "mxfp8" else 1
 
 
-def _keeps_gradients(setting: Setting) -> bool:
+def keeps_gradients(setting: Setting) -> bool:
     """Returns whether gradients have memory of their own all the time, as Megatron's buffers.
 
     Else they appear in the first backward of a step and are dropped after the update.
@@ -305,7 +305,7 @@ def _roles(
             ends[key] = end.items(buckets, share, order, tied_embedding(setting) if tied else None)
         resident = {
             "weights": optimizer.held_weight_bytes(share),
-            "gradients": optimizer.held_gradient_bytes(share) if _keeps_gradients(setting) else 0,
+            "gradients": optimizer.held_gradient_bytes(share) if keeps_gradients(setting) else 0,
             "optimizer": optimizer.held_state_bytes(share),
             # Activations and gradients that a stage has received and not yet used, and workspaces.
             "buffers": buffer_bytes

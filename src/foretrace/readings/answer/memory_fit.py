@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_bytes
 from foretrace.readings.memory import EMPTY_TRACK, MemoryTrack
@@ -31,6 +34,21 @@ EXPANDABLE_TENSORS: Final[tuple[float, float, float]] = (0.0, 0.67, 0.95)
 
 Verdict = Literal["fits", "caution", "does not fit"]
 """`fits` where the highest estimate does, `does not fit` where not even the lowest does, `caution` in between."""
+
+
+def reserved_gaps(peak_bytes: Longs | np.int64, largest_bytes: Longs | np.int64, *, expandable: bool) -> list[Longs]:
+    """Returns what the allocator reserves beyond peaks: lowest, usual and highest, each as large as the arguments.
+
+    Args:
+        peak_bytes: The most that is allocated.
+        largest_bytes: The largest tensor.
+        expandable: Whether segments of the allocator grow.
+    """
+    tensors = EXPANDABLE_TENSORS if expandable else RESERVED_TENSORS
+    return [
+        np.rint(np.maximum(tensor * largest_bytes, share * peak_bytes)).astype(np.int64)
+        for tensor, share in zip(tensors, RESERVED_SHARES, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +82,9 @@ class ProcessMemory:
 
     def stage(self, role: str, ranks: int, peak_bytes: int, by_category: dict[str, int]) -> StageMemory:
         """Returns the memory of a role whose peak is known."""
-        tensors = EXPANDABLE_TENSORS if self.expandable_segments else RESERVED_TENSORS
         largest = self.largest_bytes.get(role, 0)
-        low, middle, high = (
-            round(max(tensor * largest, share * peak_bytes))
-            for tensor, share in zip(tensors, RESERVED_SHARES, strict=True)
-        )
-        return StageMemory(role, ranks, peak_bytes, by_category, (low, middle, high))
+        low, middle, high = reserved_gaps(np.int64(peak_bytes), np.int64(largest), expandable=self.expandable_segments)
+        return StageMemory(role, ranks, peak_bytes, by_category, (int(low), int(middle), int(high)))
 
 
 @dataclass(frozen=True, slots=True)
