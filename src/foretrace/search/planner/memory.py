@@ -227,7 +227,7 @@ class MemoryTable:
         state = state._replace(optimizer=optimizer)
         if isinstance(state.movement, SplitParameters):
             # Other memory depends on whether several ranks split parameters, and not on how many do.
-            sharding = sharding_of(rows.setting(row), optimizer)
+            sharding = sharding_of(rows.setting(row))
             assert sharding is not None
             ranks, expert_ranks = min(sharding.ranks, 2), min(sharding.expert_ranks, 2)
             sharding = replace(sharding, ranks=ranks, expert_ranks=expert_ranks, replicas=1)
@@ -350,7 +350,7 @@ def _state_of(rows: _Rows, row: int) -> _State:
     backward = plan.prefetch if setting.stack.backward_prefetch else 0
     movement: _Movement = FormKind(backward if plan.offload_layers or plan.offload_modules else None, not keeps)
     if splits:
-        sharding = sharding_of(setting, optimizer)
+        sharding = sharding_of(setting)
         assert sharding is not None
         movement = SplitParameters(sharding, (plan.prefetch, backward))
     buffers = setting.zero == 2 and not splits
