@@ -15,7 +15,7 @@ from foretrace.workload.constraints import broken
 from foretrace.workload.layout import LETTERS, Layout, layout_text, parse_layout
 from foretrace.workload.nearest_plans import nearest_plans
 from foretrace.workload.plan import Plan
-from foretrace.workload.setting import PlanSizes
+from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.settle import settle
 
 laws = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Mask = NDArray[np.bool_]
+
+_DENSE: Final = 1 << 16
+"""Keys for which a table with a place for each is always made; above it, up to as many as there are rows."""
 
 
 def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -55,3 +58,20 @@ def first_uses(codes: NDArray[np.integer]) -> tuple[Longs, Longs]:
     number = np.empty(len(first), dtype=np.int64)
     number[order] = np.arange(len(order))
     return first[order], number[codes]
+def distinct_keys(key: Longs, radix: int) -> tuple[Longs, Longs]:
+    """Returns the first row of each distinct key, in the order of keys, and the number of each row's key.
+
+    Args:
+        key: A number from 0 to `radix` - 1 for each row.
+        radix: How many keys are possible.
+    """
+    rows = len(key)
+    if radix > max(_DENSE, rows):
+        _, examples, numbers = np.unique(key, return_index=True, return_inverse=True)
+        return examples.astype(np.int64), numbers.astype(np.int64)
+    first = np.full(radix, rows, dtype=np.int64)
+    # Of equal keys the last that is written stays, here the first row.
+    first[key[::-1]] = np.arange(rows - 1, -1, -1)
+    present = first < rows
+    place = np.cumsum(present) - 1
+    return first[present], place[key]

@@ -14,9 +14,11 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.limits import MAX_GPUS
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.workload.check_plan import MAX_TOKENS
-from foretrace.workload.constraints import Constraint, broken, end_stages_problem, max_microbatches
+from foretrace.workload.constraints import broken
 from foretrace.workload.plan import WORD_LISTS, Plan
-from foretrace.workload.setting import PlanSizes
+from foretrace.workload.rules.constraint import Constraint
+from foretrace.workload.rules.pipeline_rules import end_stages_problem, max_microbatches
+from foretrace.workload.rules.sizes import PlanSizes
 
 MAX_TRIED: Final = 500
 """Plans that a search checks: some 20 ms."""
@@ -46,8 +48,7 @@ def check_constraints(sizes: PlanSizes) -> None:
     constraint = next(broken(sizes), None)
     if constraint is None:
         return
-    problem = constraint.problem(sizes)
-    assert problem is not None
+    problem = constraint.words(sizes)
     words = [option_words(sizes.plan, plan) for plan in islice(nearest_plans(sizes), 2)]
     if words and words[0].count("--") > MAX_OPTIONS:
         words = words[:1]

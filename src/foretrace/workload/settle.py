@@ -15,7 +15,8 @@ from foretrace.workload.layers import dropped_share, offloaded_share, recomputed
 from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
 from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS, Plan, RecomputeModule
-from foretrace.workload.setting import BOTH_ENDS, PlanSizes, Setting
+from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
+from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
 
 MIN_DROPPED: Final = 0.01

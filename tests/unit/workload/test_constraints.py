@@ -11,7 +11,7 @@ from foretrace.basics.errors import InputError
 from foretrace.models.presets import model as preset
 from foretrace.workload.nearest_plans import nearest_plans
 from foretrace.workload.plan import OffloadModule, Plan
-from foretrace.workload.setting import PlanSizes
+from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.settle import settle
 
 ORDER = "tp-cp-ep-dp-pp"

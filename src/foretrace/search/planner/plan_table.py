@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.basics.arrays import Longs, Mask
+from foretrace.basics.arrays import Longs, Mask, distinct_keys
 from foretrace.workload.check_plan import NUMBER_FIELDS
 from foretrace.workload.plan import Plan
 
@@ -19,8 +19,6 @@ Codes = NDArray[np.int16]
 
 _MAX_RADIX: Final = 2**62
 """The largest mixed-radix number that fits 64 bits with room to spare."""
-_DENSE: Final = 1 << 16
-"""Combinations for which a table with a place for each is always made; above it, up to as many as there are rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +121,11 @@ class PlanTable:
             if name not in self.codes or size == 1:
                 continue
             if radix * size > _MAX_RADIX:
-                examples, key = distinct_rows(key, radix)
+                examples, key = distinct_keys(key, radix)
                 radix = len(examples)
             key = key * size + self.codes[name]
             radix *= size
-        return distinct_rows(key, radix)
+        return distinct_keys(key, radix)
 
     @cached_property
     def _columns(self) -> dict[tuple[str, int], Longs]:
@@ -142,25 +140,6 @@ class PlanTable:
         places = np.array([numbers[value] for value in self.values_of(field)], dtype=np.int16)
         recoded: Codes = places[self.codes_of(field)]
         return recoded
-
-
-def distinct_rows(key: Longs, radix: int) -> tuple[Longs, Longs]:
-    """Returns the first row of each distinct key, in the order of keys, and the number of each row's key.
-
-    Args:
-        key: A number from 0 to `radix` - 1 for each row.
-        radix: How many keys are possible.
-    """
-    rows = len(key)
-    if radix > max(_DENSE, rows):
-        _, examples, numbers = np.unique(key, return_index=True, return_inverse=True)
-        return examples.astype(np.int64), numbers.astype(np.int64)
-    first = np.full(radix, rows, dtype=np.int64)
-    # Of equal keys the last that is written stays, here the first row.
-    first[key[::-1]] = np.arange(rows - 1, -1, -1)
-    present = first < rows
-    place = np.cumsum(present) - 1
-    return first[present], place[key]
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Plan))

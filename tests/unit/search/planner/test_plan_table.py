@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrace.search.planner.plan_table import PlanTable, distinct_rows
+from foretrace.basics.arrays import distinct_keys
+from foretrace.search.planner.plan_table import PlanTable
 from foretrace.workload.plan import Plan
 
 PLANS = [
@@ -76,7 +77,7 @@ def test_rows_with_equal_values_have_one_number(names: tuple[str, ...]) -> None:
 
 def test_keys_are_the_same_by_sorting_and_by_places() -> None:
     key = np.array([5, 3, 5, 0, 9, 3])
-    by_places, by_sorting = distinct_rows(key, 10), distinct_rows(key, 2**40)
+    by_places, by_sorting = distinct_keys(key, 10), distinct_keys(key, 2**40)
     for left, right in zip(by_places, by_sorting, strict=True):
         assert left.tolist() == right.tolist()
 
