@@ -8,7 +8,7 @@ from typing import Final
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.workload.rules.constraint import Constraint
-from foretrace.workload.rules.sizes import Flag, Number, PlanSizes, JobSizes, at_least, implies, negated
+from foretrace.workload.rules.sizes import Flag, JobSizes, Number, PlanSizes, at_least, implies, negated
 
 
 def _divides(axis: Number, counts: Sequence[int]) -> Flag:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foretrace.workload.rules.sizes import Flag, PlanSizes, JobSizes
+from foretrace.workload.rules.sizes import Flag, JobSizes, PlanSizes
 
 Words = Callable[[PlanSizes], str]
 """Returns in words how a plan breaks a rule."""

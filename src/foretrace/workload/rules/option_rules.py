@@ -6,7 +6,7 @@ from typing import Final
 
 from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS
 from foretrace.workload.rules.constraint import Constraint
-from foretrace.workload.rules.sizes import PlanSizes, JobSizes, implies, negated
+from foretrace.workload.rules.sizes import JobSizes, PlanSizes, implies, negated
 
 
 def _gradients(sizes: PlanSizes) -> str | None:

@@ -11,9 +11,9 @@ from foretrace.workload.rules.constraint import Constraint
 from foretrace.workload.rules.sizes import (
     BOTH_ENDS,
     Flag,
+    JobSizes,
     Number,
     PlanSizes,
-    JobSizes,
     at_least,
     facts_of,
     implies,
