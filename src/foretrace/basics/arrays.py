@@ -58,6 +58,8 @@ def first_uses(codes: NDArray[np.integer]) -> tuple[Longs, Longs]:
     number = np.empty(len(first), dtype=np.int64)
     number[order] = np.arange(len(order))
     return first[order], number[codes]
+
+
 def distinct_keys(key: Longs, radix: int) -> tuple[Longs, Longs]:
     """Returns the first row of each distinct key, in the order of keys, and the number of each row's key.
 

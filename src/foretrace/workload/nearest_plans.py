@@ -161,7 +161,8 @@ def _multiples(given: int, *steps: int) -> set[int]:
 
 
 @lru_cache(maxsize=64)
-def _divisors(whole: int) -> tuple[int, ...]:
+def divisors(whole: int) -> tuple[int, ...]:
+    """Returns the divisors of a number, ascending."""
     small = [size for size in range(1, math.isqrt(whole) + 1) if whole % size == 0]
     return tuple(sorted({*small, *(whole // size for size in small)}))
 
@@ -170,7 +171,7 @@ def _axis(field: str) -> Callable[[PlanSizes], Choices]:
     """Returns the choices of an axis: the divisors of the GPUs, and always 1, which breaks no rule about it."""
 
     def choices(sizes: PlanSizes) -> Choices:
-        near = list(_near(getattr(sizes.plan, field), _divisors(sizes.plan.gpus)))
+        near = list(_near(getattr(sizes.plan, field), divisors(sizes.plan.gpus)))
         return near[:MAX_VALUES] + [choice for choice in near[MAX_VALUES:] if choice[0] == 1]
 
     return choices
@@ -222,7 +223,7 @@ def _documents(sizes: PlanSizes) -> Choices:
 def _shards(sizes: PlanSizes) -> Choices:
     plan = sizes.plan
     assert plan.shard is not None
-    return [*_near(plan.shard, (size * plan.cp for size in _divisors(sizes.dp))), (None, 1.0)]
+    return [*_near(plan.shard, (size * plan.cp for size in divisors(sizes.dp))), (None, 1.0)]
 
 
 def _value(value: Any) -> Callable[[PlanSizes], Choices]:
@@ -279,7 +280,7 @@ def _offload_modules(sizes: PlanSizes) -> Choices:
 _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     **{field: _axis(field) for field in ("tp", "cp", "pp", "ep", "etp")},
     "gpus": _gpus,
-    "mbs": lambda sizes: _near(sizes.plan.mbs, _divisors(sizes.plan.mbs)),
+    "mbs": lambda sizes: _near(sizes.plan.mbs, divisors(sizes.plan.mbs)),
     "gbs": _batches,
     "seq_len": _sequences,
     "documents": _documents,

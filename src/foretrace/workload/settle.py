@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.models.model import Model
-from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
@@ -15,6 +14,7 @@ from foretrace.workload.layers import dropped_share, offloaded_share, recomputed
 from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
 from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS, Plan, RecomputeModule
+from foretrace.workload.rules.idle_fields import IDLE
 from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
@@ -39,7 +39,7 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     check_size("seq_len", sizes.seq_len)
     check_constraints(sizes)
     setting, uneven = _setting(sizes)
-    return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
+    return replace(setting, diagnostics=tuple(_notes(setting, uneven, sizes)))
 
 
 def settle_allowed(sizes: PlanSizes, plan: Plan) -> Setting:
@@ -124,7 +124,7 @@ def _padded(vocab: int, multiple: int, tp: int) -> int:
     return -(-vocab // step) * step
 
 
-def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
+def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagnostic]:
     """Returns notes on what was chosen for the user and changes the answer."""
     plan, stack = setting.plan, setting.stack
     chosen = [] if plan.stack else [f"software as {stack.title or stack.name}"]
@@ -172,7 +172,7 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
         notes.append(
             Diagnostic("note", "not-modelled", "dualpipe: gradients of a stage's two copies are reduced over dp only")
         )
-    idle = _idle(setting, moe)
+    idle = _idle(setting, sizes)
     if idle:
         notes.append(Diagnostic("note", "field-ignored", f"without effect in this job: {'; '.join(idle)}"))
     return [*_warnings(setting), *notes]
@@ -201,19 +201,19 @@ def _no_gain(setting: Setting, module: RecomputeModule) -> str:
     return _NO_GAIN[module]
 
 
-def _idle(setting: Setting, moe: bool) -> list[str]:
+def _idle(setting: Setting, sizes: PlanSizes) -> list[str]:
     """Returns the settings of the plan that have no effect in this job."""
-    plan = setting.plan
+    plan, moe = setting.plan, setting.model.has_experts
     layers = setting.stage_layers
     fetches = setting.splits_parameters or plan.offload_layers or plan.offload_modules
     checks = [
-        (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
+        (plan.cp_comm != "p2p" and IDLE["cp_comm"](sizes), f"cp_comm {plan.cp_comm} (cp is 1)"),
         (plan.prefetch != 1 and not fetches, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
         (plan.routing_of() > 1 and not moe, f"routing {plan.routing_of():g} (no experts)"),
-        (plan.dispatcher != "alltoall" and plan.ep == 1, f"dispatcher {plan.dispatcher} (ep is 1)"),
-        (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
-        (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),
+        (plan.dispatcher != "alltoall" and IDLE["dispatcher"](sizes), f"dispatcher {plan.dispatcher} (ep is 1)"),
+        (plan.schedule is not None and IDLE["schedule"](sizes), f"schedule {plan.schedule} (pp is 1)"),
+        (plan.sequence_parallel is True and IDLE["sequence_parallel"](sizes), "sequence parallelism (tp is 1)"),
         *(
             (count > layers, f"{field} beyond {layers}, the layers of a stage")
             for field, count in (
@@ -232,7 +232,7 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
             f"master_dtype {plan.master_dtype} (parameters are in {setting.stack.parameter_dtype})",
         ),
         (
-            plan.pp_overlap and plan.pp > 1 and setting.schedule not in BATCHED,
+            plan.pp_overlap and plan.pp > 1 and IDLE["pp_overlap"](sizes),
             f"pp overlap ({setting.schedule} never waits for transfers)",
         ),
     ]

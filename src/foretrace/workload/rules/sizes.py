@@ -201,6 +201,11 @@ class JobSizes(ABC):
         )
 
     @cached_property
+    def splits_parameters(self) -> Flag:
+        """Whether data-parallel ranks hold only a part of parameters between steps."""
+        return self.each(lambda sizes: sizes.stack.splits_parameters(sizes.zero), "stack", "zero")
+
+    @cached_property
     def seq_len(self) -> Number:
         """Tokens of a sequence."""
         return self.number("seq_len", self.model.seq_len)
@@ -315,11 +320,6 @@ class PlanSizes(JobSizes):
         return _SCHEDULES[self.schedule_number].name
 
     @property
-    def splits_parameters(self) -> bool:
-        """Whether data-parallel ranks hold only a part of parameters between steps."""
-        return self.stack.splits_parameters(self.zero)
-
-    @property
     def parameter_dtype(self) -> str:
         """In which parameters rest between steps."""
         return "fp32" if self.plan.precision in FULL_PRECISIONS else self.stack.parameter_dtype
@@ -379,6 +379,7 @@ class PlanColumns(JobSizes):
         self._values = values
         self._codes = codes
         self._numbers: dict[tuple[str, int], Number] = {}
+        self._plans: dict[tuple[tuple[str, int], ...], PlanSizes] = {}
 
     def number(self, field: str, absent: int = 0) -> Number:
         key = (field, absent)
@@ -396,24 +397,29 @@ class PlanColumns(JobSizes):
             return np.array([function(self._base)])
         if len(varying) == 1 and among is True:
             field = varying[0]
-            return np.array([function(self._with({field: value})) for value in self._values[field]])[self._codes[field]]
+            results = np.array([function(self._plan((field, code))) for code in range(len(self._values[field]))])
+            return results[self._codes[field]]
         key: Number = np.zeros(1, dtype=np.int64)
         for field in varying:
             key = key * len(self._values[field]) + self._codes[field]
         key, among = np.broadcast_arrays(key, among)
         chosen = key[among]
         examples, numbers = distinct_keys(chosen, math.prod(len(self._values[field]) for field in varying))
-        results = np.array([function(self._with(self._decoded(int(kind), varying))) for kind in chosen[examples]])
+        results = np.array([function(self._plan(*self._decoded(int(kind), varying))) for kind in chosen[examples]])
         column = np.ones(key.shape, dtype=results.dtype)
         column[among] = results[numbers]
         return column
 
-    def _with(self, values: Mapping[str, Any]) -> PlanSizes:
-        return self._base.with_plan(replace(self._base.plan, **values))
+    def _plan(self, *codes: tuple[str, int]) -> PlanSizes:
+        """Returns the base plan with some values of fields, by their positions."""
+        if codes not in self._plans:
+            values = {field: self._values[field][code] for field, code in codes}
+            self._plans[codes] = self._base.with_plan(replace(self._base.plan, **values))
+        return self._plans[codes]
 
-    def _decoded(self, kind: int, fields: Sequence[str]) -> dict[str, Any]:
-        values = {}
+    def _decoded(self, kind: int, fields: Sequence[str]) -> list[tuple[str, int]]:
+        codes = []
         for field in reversed(fields):
             kind, code = divmod(kind, len(self._values[field]))
-            values[field] = self._values[field][code]
-        return values
+            codes.append((field, code))
+        return codes
