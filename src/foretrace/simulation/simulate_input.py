@@ -65,13 +65,25 @@ def on_machine(job: Input, machine: Machine) -> Input:
     """Returns a job as a machine runs it: with a cluster, communication is priced and a calibration sets the host."""
     if machine.cluster is None:
         return job
-    job, calibration = job.priced(), machine.calibration
+    job, launches = job.priced(), _launches(machine)
+    return job if launches is None else job.with_launches(*launches)
+
+
+def on_host(setting: Setting, machine: Machine) -> Setting:
+    """Returns a setting with the launches of a machine's host, as `on_machine` gives them to a job."""
+    launches = _launches(machine)
+    return setting if launches is None else setting.with_launches(*launches)
+
+
+def _launches(machine: Machine) -> tuple[float, str] | None:
+    """Returns how many times as long as usual a host takes for a launch, and the source; None: as usual."""
+    calibration = machine.calibration
     if calibration is None or calibration.host is None:
-        return job
+        return None
     from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
 
     usual_s = (TORCH_EAGER if calibration.host.style == "eager" else TORCH_COMPILE).launch_s
-    return job.with_launches(calibration.host.launch_s / usual_s, f"host launches, calibration {calibration.name}")
+    return calibration.host.launch_s / usual_s, f"host launches, calibration {calibration.name}"
 
 
 class _Question:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foretrace.basics.errors import Diagnostic
@@ -46,6 +46,11 @@ class Setting:
     """The chunk of the model that holds multi-token prediction after its layers; -1: the last, with the head."""
     layout: str = ""
     """The contents of every chunk, as Megatron-core's `pipeline_model_parallel_layout` has it."""
+
+    def with_launches(self, times: float, source: str) -> Setting:
+        """Returns the setting with a host that takes `times` as long for a launch as its stack usually does."""
+        stack = replace(self.stack, launch_s=self.stack.launch_s * times, launch_source=source)
+        return replace(self, stack=stack)
 
     @property
     def splits_parameters(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -168,11 +168,7 @@ class ModelInput(Input):
             from foretrace.workload.settle import settle
 
             setting = settle(self.model, self.plan)
-            if self._launches is not None:
-                times, source = self._launches
-                stack = replace(setting.stack, launch_s=setting.stack.launch_s * times, launch_source=source)
-                setting = replace(setting, stack=stack)
-            self._setting = setting
+            self._setting = setting if self._launches is None else setting.with_launches(*self._launches)
         return self._setting
 
     def build_program(self) -> Program:

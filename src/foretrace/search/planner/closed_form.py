@@ -25,12 +25,14 @@ from foretrace.schedules import ActionKind
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.search.planner.ends import EndCosts, end_costs
 from foretrace.search.planner.paths import KINDS, Chains
-from foretrace.search.planner.plan_table import PlanTable, distinct_rows
+from foretrace.search.planner.plan_table import PlanTable, combined
 from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
+from foretrace.simulation.simulate_input import on_host
 from foretrace.step.sharding import ShardedUnits
 from foretrace.workload.plan import Plan
-from foretrace.workload.setting import PlanSizes, Setting
-from foretrace.workload.settle import settle
+from foretrace.workload.rules.sizes import PlanSizes
+from foretrace.workload.setting import Setting
+from foretrace.workload.settle import settle_allowed
 from foretrace.workload.step_spec import launches_of, sharding_of, step_spec
 
 DIVISION: Final = ("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers")
@@ -99,6 +101,7 @@ class ClosedForm:
 
     def __init__(self, model: Model, machine: Machine) -> None:
         self.model, self.machine = model, machine
+        self._sizes: PlanSizes | None = None
         self._kinds: dict[UnitKind, int] = {}
         self._pricers: dict[int, UnitPricer] = {}
         self._works: dict[Plan, _WorkCosts] = {}
@@ -109,6 +112,16 @@ class ClosedForm:
         """Bounds and estimates all plans of a table, which break no constraint."""
         with collector_paused():
             return _Evaluation(self, table).bounds()
+
+    def setting(self, plan: Plan) -> Setting:
+        """Returns a plan that breaks no constraint with every choice made, on a host as the machine has it."""
+        return on_host(settle_allowed(self.sizes(plan), plan), self.machine)
+
+    def sizes(self, plan: Plan) -> PlanSizes:
+        """Returns the sizes that follow from a plan."""
+        if self._sizes is None:
+            self._sizes = PlanSizes.of(self.model, plan)
+        return self._sizes.with_plan(plan)
 
     def prices(self, setting: Setting) -> MeshPrices:
         """Returns the prices of a setting's calls and kernels."""
@@ -123,7 +136,7 @@ class ClosedForm:
     def shape(self, plan: Plan) -> _Shape:
         """Returns the structure of a plan's step."""
         if plan not in self._shapes:
-            setting = settle(self.model, plan)
+            setting = self.setting(plan)
             shape = StepShape.of(setting)
             numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in shape.kinds]
             pieces, kinds_of_pieces = np.unique(shape.counts, axis=0, return_inverse=True)
@@ -140,13 +153,13 @@ class ClosedForm:
     def work(self, plan: Plan) -> _WorkCosts:
         """Returns the costs of units under a plan, which is the simplest with the same ones."""
         if plan not in self._works:
-            self._works[plan] = _WorkCosts(self, settle(self.model, plan))
+            self._works[plan] = _WorkCosts(self, self.setting(plan))
         return self._works[plan]
 
     def end(self, plan: Plan, stages: tuple[int, ...]) -> EndCosts:
         """Returns the costs of the end of a step under a plan, which is the simplest with the same ones."""
         if plan not in self._ends:
-            setting = settle(self.model, plan)
+            setting = self.setting(plan)
             self._ends[plan] = end_costs(step_spec(setting), self.prices(setting), stages)
         return self._ends[plan]
 
@@ -218,7 +231,7 @@ class _Evaluation:
         """Finds the structure of each row's step: `shapes`, and the number of each row's."""
         owner, table = self.owner, self.table
         batches, batch_of = table.keys("gpus", "tp", "cp", "pp", "mbs", "gbs")
-        counts = np.array([PlanSizes.of(owner.model, table.plan(row)).microbatches for row in batches.tolist()])
+        counts = np.array([owner.sizes(table.plan(row)).microbatches for row in batches.tolist()])
         partly = table.gather("recompute_layers", lambda value: value is not None)
         partly &= table.gather("recompute", lambda value: value == "full")
         rows, self.shape_of = combined(table.keys(*SHAPE)[1], counts[batch_of], partly.astype(np.int64))
@@ -228,7 +241,7 @@ class _Evaluation:
         """Fills the tables of units: seconds and launches `[works, kinds, 4]`, transfers `[pairs, 4]`."""
         owner, table = self.owner, self.table
         meshes, mesh_of = table.keys(*MESH)
-        prices = [owner.mesh_prices(PlanSizes.of(owner.model, table.plan(row)).mesh) for row in meshes.tolist()]
+        prices = [owner.mesh_prices(owner.sizes(table.plan(row)).mesh) for row in meshes.tolist()]
         places = number_each(tuple(tuple(each.layouts(axis)) for axis in UNIT_AXES) for each in prices)
         one_stage = (table.column("pp") == 1).astype(np.int64)
         # Optimizer states may be split without a change of the layers' work.
@@ -316,18 +329,9 @@ def _overlap(shape: _Shape, transfers: Floats) -> Floats:
     return extra
 
 
-def combined(*numbers: Longs) -> tuple[Longs, Longs]:
-    """Returns the first row of each distinct combination of numbers, and the number of each row's combination."""
-    key, radix = np.zeros(len(numbers[0]), dtype=np.int64), 1
-    for number in numbers:
-        size = int(number.max(initial=0)) + 1
-        key, radix = key * size + number, radix * size
-    return distinct_rows(key, radix)
-
-
 def distinct_of(numbers: Longs) -> tuple[Longs, Longs]:
     """Returns distinct numbers, and the place of each row's among them."""
-    examples, place = distinct_rows(numbers, int(numbers.max(initial=0)) + 1)
+    examples, place = combined(numbers)
     return numbers[examples], place
 
 

@@ -27,13 +27,14 @@ from foretrace.search.planner.memory_stages import (
     summed_stages,
     walked_stages,
 )
-from foretrace.search.planner.plan_table import PlanTable, distinct_rows
+from foretrace.search.planner.plan_table import PlanTable, combined
 from foretrace.search.planner.shapes import StepShape, UnitKind
 from foretrace.simulation.job_memory import MESH_FIELDS, OUTSIDE_SOURCES, OutsideSource
 from foretrace.step.optimizer import Adam
 from foretrace.step.sharding import GRADIENT_BUFFERS
 from foretrace.workload.plan import Plan
-from foretrace.workload.setting import PlanSizes, Setting
+from foretrace.workload.rules.sizes import PlanSizes
+from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle_allowed
 from foretrace.workload.stack import Stack
 from foretrace.workload.step_spec import keeps_gradients, optimizer_of, sharding_of
@@ -153,7 +154,7 @@ class MemoryTable:
     def needs(self, table: PlanTable) -> MemoryColumns:
         """Returns the memory of every plan of a table."""
         microbatches = self._microbatches(table)
-        examples, number = _combined(table.keys(*_FIELDS)[1], microbatches)
+        examples, number = combined(table.keys(*_FIELDS)[1], microbatches)
         rows = _Rows(self._sizes, table.select(examples), microbatches[examples])
         peak_bytes, usual_bytes, low_bytes, exact = self._allocated(rows)
         outside_bytes, unsure_bytes = self._outside(rows)
@@ -180,11 +181,11 @@ class MemoryTable:
         states = list(self._states)
         movement = np.array([self._movements[each.movement] for each in states])[state]
         units = self._unit_numbers(rows, shape)
-        examples, pair = _combined(shape, units, movement)
+        examples, pair = combined(shape, units, movement)
         stages = self._stages_of(examples, shape, units, movement)
         lengths = np.array([len(each) for each in stages])
         starts = np.cumsum(lengths) - lengths
-        examples, number = _combined(pair, state)
+        examples, number = combined(pair, state)
         own = pair[examples]
         entries = np.concatenate(stages)[ranges(starts[own], lengths[own])]
         peak, usual, low = _reserved(entries, np.repeat(state[examples], lengths[own]), states)
@@ -194,7 +195,7 @@ class MemoryTable:
         return most[0], most[1], most[2], exact
 
     def _shape_numbers(self, rows: _Rows) -> Longs:
-        examples, number = _combined(rows.table.keys(*_SHAPE)[1], rows.microbatches)
+        examples, number = combined(rows.table.keys(*_SHAPE)[1], rows.microbatches)
         numbers = [
             self._find(("shape", int(rows.microbatches[row]), rows.values(row, _SHAPE)), self._shape, rows, row)
             for row in examples.tolist()
@@ -244,7 +245,7 @@ class MemoryTable:
         kinds = np.array([self._kinds[each.step.kinds] for each in self._shapes])[shape]
         flags = np.array([2 * each.has_head_table + each.splits_backward for each in self._shapes])[shape]
         columns = (rows.table.keys(*_WORK)[1], np.array(software)[number], kinds, flags)
-        examples, number = _combined(*columns)
+        examples, number = combined(*columns)
         numbers = [
             self._find(
                 ("units", rows.values(row, _WORK), *(int(column[row]) for column in columns[1:])),
@@ -355,18 +356,6 @@ def _state_of(rows: _Rows, row: int) -> _State:
         movement = SplitParameters(sharding, (plan.prefetch, backward))
     buffers = setting.zero == 2 and not splits
     return _State(optimizer, keeps, buffers, setting.stack.expandable_segments, movement)
-
-
-def _combined(*numbers: Longs) -> tuple[Longs, Longs]:
-    """Returns the first row of each distinct combination of numbers, and which combination each row has."""
-    key, radix = numbers[0], int(numbers[0].max(initial=0)) + 1
-    for column in numbers[1:]:
-        size = int(column.max(initial=0)) + 1
-        if radix * size > _MAX_RADIX:
-            examples, key = distinct_rows(key, radix)
-            radix = len(examples)
-        key, radix = key * size + column, radix * size
-    return distinct_rows(key, radix)
 
 
 def _reserved(entries: Longs, state: Longs, states: Sequence[_State]) -> tuple[Longs, Longs, Longs]:

@@ -143,3 +143,15 @@ class PlanTable:
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Plan))
+
+
+def combined(*numbers: Longs) -> tuple[Longs, Longs]:
+    """Returns the first row of each distinct combination of numbers from 0 on, and the number of each row's."""
+    key, radix = np.zeros(len(numbers[0]), dtype=np.int64), 1
+    for number in numbers:
+        size = int(number.max(initial=0)) + 1
+        if radix * size > _MAX_RADIX:
+            examples, key = distinct_keys(key, radix)
+            radix = len(examples)
+        key, radix = key * size + number, radix * size
+    return distinct_keys(key, radix)
