@@ -1,20 +1,22 @@
-"""Makes the fields of a plan from the texts of options."""
+"""Makes the fields of a plan from the texts of options, and the options from a plan."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Final
 
 from foretrace.basics.errors import InputError, UsageError, did_you_mean
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_factor
-from foretrace.inputs.option_texts import flag_of, read_number_list, read_texts, read_whole_number
+from foretrace.inputs.option_texts import INPUT_OPTIONS, flag_of, read_number_list, read_texts, read_whole_number
 from foretrace.inputs.option_values import overlap_words
-from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS
+from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
 
 _OVERLAPS: Final = ("grad", "param", "tp", "moe", "pp")
 _NEXT_TO_LAYERS: Final = {"tp", "moe", "pp"}
 _ALL: Final = ("grad", "param", "tp", "moe")
 """Without pp: Megatron's 1F1B waits for its transfers, and interleaved schedules never do."""
+_OVERLAP_FIELDS: Final = tuple(f"{word}_overlap" for word in _OVERLAPS)
 _NUMBERS: Final = (
     *("gpus", "tp", "pp", "gbs", "mbs", "seq_len", "cp", "vpp", "ep", "etp", "zero", "shard", "prefetch"),
     *("recompute_layers", "offload_layers", "first_stage_layers", "last_stage_layers"),
@@ -36,6 +38,43 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
     if "overlap" in values:
         values |= _overlaps(values.pop("overlap"))
     return values | _without_modules(values)
+
+
+def plan_options(plan: Plan, base: Plan | None = None) -> str:
+    """Returns the options of a command line that make a plan, as a shell reads them.
+
+    A routing for each layer comes from a file and is left out. Whether gradients and parameters are overlapped is
+    stated for both where it is for one; what is open is then not overlapped.
+
+    Args:
+        plan: The plan.
+        base: The plan that a command line without options has; None: one of default values.
+    """
+    usual = base or Plan(gpus=0)
+    words = []
+    for name in Plan.__slots__:
+        value = getattr(plan, name)
+        if value == getattr(usual, name) or value is None or name in _OVERLAP_FIELDS:
+            continue
+        flag, _, negated = INPUT_OPTIONS[name].flag.partition("/")
+        if isinstance(value, bool):
+            words += [flag] if value else [negated] if negated else []
+        elif name == "routing":
+            words += [] if isinstance(value, tuple) else [f"{flag} {value!r}x"]
+        else:
+            text = (",".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
+            words.append(f"{flag} {shlex.quote(text)}")
+    return " ".join([*words, *_overlap_option(plan, usual)])
+
+
+def _overlap_option(plan: Plan, base: Plan) -> list[str]:
+    if all(getattr(plan, name) in (getattr(base, name), None) for name in _OVERLAP_FIELDS):
+        return []
+    named = [word for word in _OVERLAPS if getattr(plan, f"{word}_overlap")]
+    is_open = plan.grad_overlap is None and plan.param_overlap is None
+    if not (is_open and named) and set(named) <= _NEXT_TO_LAYERS:
+        named = ["none", *named]  # which says of gradients and parameters too that they are not overlapped
+    return [f"{INPUT_OPTIONS['overlap'].flag} {','.join(named)}"]
 
 
 def _without_modules(values: dict[str, Any]) -> dict[str, Any]:
