@@ -314,6 +314,11 @@ def format_count(count: int) -> str:
     return f"{count:,}".replace("-", MINUS)
 
 
+def format_number(number: float) -> str:
+    """A number without a unit: three digits, or all of the whole number from 100 on ("1,741")."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def format_percent(fraction: float) -> str:
     """A fraction of one in percent: 0.412 is "41.2 %"."""
     return _signed(fraction, lambda size: f"{100 * size:.1f} %")

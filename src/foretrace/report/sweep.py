@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
+from foretrace.basics.units import format_bytes, format_count, format_number, format_percent, format_time
 from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.curves import Axes, Curve, Dot, curves_svg
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
@@ -108,7 +108,7 @@ def sweep_svg(sweep: Sweep) -> str:
             curves.setdefault(name, []).append(Dot(places[outcome.point[0]], rate, title=title))
     drawn = [Curve(name, tuple(sorted(dots, key=lambda dot: dot.x))) for name, dots in curves.items()]
     what = "tokens/s per GPU" if tokens else "steps/s"
-    axes = Axes(first.name, what, lambda x: labels.get(x, "" if even else f"{x:,g}"), _three)
+    axes = Axes(first.name, what, lambda x: labels.get(x, "" if even else f"{x:,g}"), format_number)
     return curves_svg(drawn, axes, f"{sweep.title}: {what}" if sweep.title else what)
 
 
@@ -187,7 +187,7 @@ def _columns(sweep: Sweep, band: bool = True) -> list[_Column]:
     return [
         *([] if scaled or same_size else column("GPUs", [format_count(each.world_size or 0) for each in ran])),
         *column("step", [format_time(each.step_time_s or 0.0) + (_band(each) if band else "") for each in ran]),
-        *column("tokens/s/GPU", [_known(each.tokens_per_s_per_gpu, _three) for each in ran]),
+        *column("tokens/s/GPU", [_known(each.tokens_per_s_per_gpu, format_number) for each in ran]),
         *column("MFU", [_known(each.mfu, format_percent) for each in ran]),
         *column("memory", [_known(each.needed_memory_bytes or each.peak_memory_bytes, format_bytes) for each in ran]),
         *column("scaling" if scaled else "efficiency", [_known(each.efficiency, format_percent) for each in ran]),
@@ -201,10 +201,6 @@ def _known(number: float | None, text: Callable[[float], str]) -> str:
 def _share(outcome: Outcome, part: str) -> str:
     seconds, step = (outcome.breakdown_s or {}).get(part, 0.0), outcome.step_time_s or 0.0
     return format_percent(seconds / step if step else 0.0)
-
-
-def _three(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _band(outcome: Outcome) -> str:

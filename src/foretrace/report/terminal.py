@@ -14,6 +14,7 @@ from foretrace.basics.units import (
     format_count,
     format_difference,
     format_flops,
+    format_number,
     format_percent,
     format_time,
 )
@@ -161,7 +162,7 @@ def _headline(simulation: Answer) -> list[list[Span]]:
         facts.append(f"{format_time(simulation.step_time_unprofiled_s)}{off} without the profiler")
     if simulation.tokens_per_s_per_gpu is not None:
         rate = simulation.tokens_per_s_per_gpu
-        facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
+        facts.append(f"{format_number(rate)} tokens/s per GPU, {format_number(rate * simulation.world_size)} in all")
     if simulation.peak_memory is not None:
         peak, memory = simulation.peak_memory, simulation.memory
         held = f"peak memory {format_bytes(peak.bytes)} (rank {peak.rank}, {peak.role})"
@@ -201,11 +202,6 @@ def _utilisation(model: ModelFigures, step_s: float) -> str:
         peak += f", {format_percent(of_bf16)} of bf16's {format_flops(model.bf16_peak_flops)}"
     used = f"MFU {format_percent(model.mfu(step_s))} {peak}, HFU {format_percent(model.hfu(step_s))}"
     return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
-
-
-def _three(number: float) -> str:
-    """Returns a number with three digits, or with all of a whole number."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _band(step: float, low: float, high: float) -> str:
