@@ -5,15 +5,15 @@ A value that cannot be run, or whose job does not fit into memory, keeps its rea
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError
 from foretrace.basics.progress import doing
-from foretrace.basics.units import format_bytes, format_time
+from foretrace.basics.units import format_bytes
 from foretrace.readings.answer.answer import Answer
 from foretrace.search.axes import AxisValue, Point, SweepAxis, Value, points_of
+from foretrace.search.progress import SearchProgress
 from foretrace.search.scaling import SCALED_BY, Scaling
 
 Run = Callable[[], Answer]
@@ -115,11 +115,12 @@ def sweep(axes: Sequence[SweepAxis], ask: Ask, scaling: Scaling | None = None) -
     points = points_of(axes)
     notes = () if scaling is None else (scaling.note,)
     result, names = Sweep(tuple(axes), (), warnings=notes, scaling=scaling), [axis.name for axis in axes]
-    with doing(f"sweep over {' and '.join(names)}") as progress:
+    with doing(f"sweep over {' and '.join(names)}") as work:
         runs: list[Run | SweepError] = [_asked(ask, dict(zip(names, point, strict=True))) for point in points]
-        started = time.monotonic()
+        progress = SearchProgress(work)
+        progress.begin("", len(points))
         for number, (point, run) in enumerate(zip(points, runs, strict=True)):
-            progress.text = f"sweep: {_place(result, point, number, len(points))}{_time_left(started, number, points)}"
+            progress.reach(number, _place(axes, point), "" if result.best is None else result.best.label)
             try:
                 result = _with(result, point, run)
             except KeyboardInterrupt:
@@ -137,17 +138,8 @@ def _asked(ask: Ask, values: Mapping[str, AxisValue]) -> Run | SweepError:
         return _error(error)
 
 
-def _place(result: Sweep, point: Point, number: int, count: int) -> str:
-    values = ", ".join(f"{axis.name} {value.label}" for axis, value in zip(result.axes, point, strict=True))
-    best = f", best so far {result.best.label}" if result.best is not None else ""
-    return f"{values}, {number + 1} of {count}{best}"
-
-
-def _time_left(started: float, number: int, points: Sequence[Point]) -> str:
-    if not number:
-        return ""
-    left_s = (time.monotonic() - started) / number * (len(points) - number)
-    return f", about {format_time(max(left_s, 1.0))} left"
+def _place(axes: Sequence[SweepAxis], point: Point) -> str:
+    return ", ".join(f"{axis.name} {value.label}" for axis, value in zip(axes, point, strict=True))
 
 
 def _with(result: Sweep, point: Point, run: Run | SweepError) -> Sweep:

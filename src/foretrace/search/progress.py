@@ -1,0 +1,57 @@
+"""Says how far a search has come, for the line that a terminal shows while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from foretrace.basics.progress import ShownWork
+from foretrace.basics.units import format_count, format_time
+
+MIN_LEFT_S: Final = 1.0
+"""The shortest time left that is named."""
+
+
+class SearchProgress:
+    """Writes what a search is doing, how many of how many, the rate, the time left and the best so far.
+
+    Args:
+        work: The line that is shown.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, work: ShownWork, clock: Callable[[], float] = time.monotonic) -> None:
+        self._work = work
+        self._clock = clock
+        self._name = work.text
+        self.begin("", 0)
+
+    def begin(self, what: str, count: int) -> None:
+        """Begins a part of the work, whose rate and time left are its own.
+
+        Args:
+            what: What is being done, such as `simulating`.
+            count: How many there are to do; 0 where that is not known.
+        """
+        self._what, self._count, self._started_s = what, count, self._clock()
+        self._work.text = f"{self._name}: {what}" if what else self._name
+
+    def reach(self, done: int, place: str = "", best: str = "") -> None:
+        """Says that `done` are finished.
+
+        Args:
+            done: How many of the part are finished.
+            place: Which is next, in words.
+            best: The best so far, in words.
+        """
+        words = [word for word in (self._what, place) if word]
+        words.append(f"{format_count(done)} of {format_count(self._count)}" if self._count else format_count(done))
+        elapsed_s = self._clock() - self._started_s
+        if done and elapsed_s > 0:
+            words.append(f"{done / elapsed_s:.3g} a second")
+        if best:
+            words.append(f"best so far {best}")
+        if done and self._count > done:
+            words.append(f"about {format_time(max(elapsed_s / done * (self._count - done), MIN_LEFT_S))} left")
+        self._work.text = f"{self._name}: {', '.join(words)}"
