@@ -1,7 +1,7 @@
-"""The canvas of every picture: shapes, text and legends as SVG, logarithmic axes, and the colours.
+"""The canvas of every picture: shapes, text and legends as SVG, axes, and the colours.
 
 A plot makes a `Canvas`, draws on it from back to front, and returns `Canvas.svg()`. Coordinates are pixels from the
-upper left corner. `PlotArea` is a framed rectangle with two logarithmic axes.
+upper left corner. `PlotArea` is a framed rectangle with two axes.
 """
 
 from __future__ import annotations
@@ -177,8 +177,30 @@ class LogAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class LinearAxis:
+    """An axis from `low` to `high` on which equal distances are equal differences."""
+
+    low: float
+    high: float
+
+    def of(self, value: float) -> float:
+        """Returns the place of a value: 0 at the low end and below, 1 at the high end and above."""
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def ticks(self, max_ticks: int) -> list[float]:
+        """Returns round numbers at equal distances, at most `max_ticks` after the first; none on an empty axis."""
+        length = self.high - self.low
+        if length <= 0:
+            return []
+        power = 10.0 ** math.floor(math.log10(length / max_ticks))
+        step = next(times * power for times in (1, 2, 5, 10) if length / (times * power) <= max_ticks)
+        first, last = math.ceil(self.low / step * (1 - 1e-9)), math.floor(self.high / step * (1 + 1e-9))
+        return [number * step for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
 class PlotArea:
-    """A frame on a canvas with a logarithmic axis in each direction.
+    """A frame on a canvas with an axis in each direction.
 
     `inset` is the room in pixels that the x axis leaves at both ends, so that the first and the last dot are whole.
     """
@@ -187,8 +209,8 @@ class PlotArea:
     top: float
     width: float
     height: float
-    across: LogAxis
-    up: LogAxis
+    across: LogAxis | LinearAxis
+    up: LogAxis | LinearAxis
     inset: float = 0
 
     @property

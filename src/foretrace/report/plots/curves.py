@@ -116,8 +116,9 @@ def curves_svg(curves: Sequence[Curve], axes: Axes, title: str) -> str:
     """Draws the curves as SVG, with their dots and a legend."""
     canvas = Canvas(_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 72, title, title_x=_LEFT, font_size=13)
     if any(curve.dots for curve in curves):
-        area = PlotArea(_LEFT, _TOP, _WIDTH, _HEIGHT, _axis(curves, "x"), _axis(curves, "y"), inset=10)
-        area.draw_ticks(canvas, area.across.binary_ticks(), area.up.ticks(), axes.x_text, axes.y_text)
+        across, up = _axis(curves, "x"), _axis(curves, "y")
+        area = PlotArea(_LEFT, _TOP, _WIDTH, _HEIGHT, across, up, inset=10)
+        area.draw_ticks(canvas, across.binary_ticks(), up.ticks(), axes.x_text, axes.y_text)
         area.draw_frame(canvas, axes.x_title, axes.y_title)
         _draw_curves(canvas, curves, area)
     return canvas.svg()

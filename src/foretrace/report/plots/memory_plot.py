@@ -23,6 +23,7 @@ from foretrace.report.svg import (
     SKY,
     VERMILLION,
     Canvas,
+    LinearAxis,
     mix,
 )
 from foretrace.report.wrap import Line, Span
@@ -109,26 +110,17 @@ def _y(size_bytes: float, high: float) -> float:
 
 
 def _draw_grid(canvas: Canvas, step_s: float, high: float) -> None:
-    for size in _ticks(high / _GIB, 8):
+    for size in LinearAxis(0, high / _GIB).ticks(8):
         y = _y(size * _GIB, high)
         canvas.line((_LEFT, y), (_LEFT + _WIDTH, y), GRID)
         canvas.text(_LEFT - 8, y + 4, f"{size:g}", "end")
-    for time_s in _ticks(step_s, 7):
+    for time_s in LinearAxis(0, step_s).ticks(7):
         x = _LEFT + _WIDTH * time_s / step_s
         canvas.line((x, _TOP + _HEIGHT), (x, _TOP + _HEIGHT + 5), FRAME)
         canvas.text(x, _TOP + _HEIGHT + 20, format_time(time_s) if time_s else "0", "middle")
     canvas.text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 46, "time in the step", "middle")
     middle = _TOP + _HEIGHT / 2
     canvas.text(22, middle, "memory in GiB", "middle", transform=f"rotate(-90 22 {middle:g})")
-
-
-def _ticks(high: float, most: int) -> list[float]:
-    """Returns round numbers from 0 to `high`, at equal distances, at most `most` after the first."""
-    if high <= 0:
-        return []
-    power = 10.0 ** math.floor(math.log10(high / most))
-    step = next(times * power for times in (1, 2, 5, 10) if high / (times * power) <= most)
-    return [number * step for number in range(int(high / step * (1 + 1e-9)) + 1)]
 
 
 def _draw_stack(canvas: Canvas, stage: StageMemory, step_s: float, high: float) -> None:
