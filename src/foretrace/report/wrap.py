@@ -140,7 +140,7 @@ def _indent(text: str, width: int) -> int:
 
 
 def _break(text: str, low: int, high: int) -> tuple[int, int]:
-    """Returns where a line ends and where the next begins, best between columns, then items, then words.
+    """Returns where a line ends and where the next begins, best between columns, then items, options and words.
 
     A number stays with what follows it. A word that is too long is not broken.
     """
@@ -152,6 +152,7 @@ def _break(text: str, low: int, high: int) -> tuple[int, int]:
     choices = (
         [gap for gap in near if len(gap[0]) > 1],
         [gap for gap in near if text[gap.start() - 1] == "·" and gap.start() > half],
+        [gap for gap in near if text.startswith("--", gap.end()) and gap.start() > half],
         [gap for gap in near if not text[gap.start() - 1].isdigit() and text[gap.end() : gap.end() + 1] not in "·%"],
         near,
     )
