@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.workload.plan import Plan
@@ -13,6 +13,9 @@ Objective = Literal["step", "tokens", "cost", "memory", "pareto"]
 """Step time, tokens per second, cost per token, head-room of memory, or the front of time and memory."""
 
 Evidence = Literal["simulated", "estimated"]
+
+OUT_OF_MEMORY: Final = "out-of-memory"
+"""The reason of plans that do not fit, among those of `PlanSearch.rejected`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,16 @@ class SearchProof:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """The best plan that a reason removed: how far it missed, and the smallest change that would have saved it."""
+    """The best plan of a family that a reason removed.
+
+    Attributes:
+        reason: The code of the reason, as in `PlanSearch.rejected`.
+        plan: The plan.
+        options: The options of `foretrace predict` that make it.
+        step_time_s: Its step, where that is known.
+        short_bytes: The memory that it lacks on a GPU; None where memory is not the reason.
+        saved_by: The smallest change of options that would have saved it; None where none is known.
+    """
 
     reason: str
     plan: Plan
@@ -86,7 +98,7 @@ class NearMiss:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PlanDifference:
     """Why the best plan beats the runner-up: seconds of each part of the breakdown, best less runner-up."""
 
     runner_up: RankedPlan
@@ -140,7 +152,18 @@ class PlanSearch:
     spread: float | None = None
     front: tuple[RankedPlan, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
-    why: Difference | None = None
+    why: PlanDifference | None = None
     launch: Mapping[str, str] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def launchable(self) -> int:
+        """Plans that the software runs, whether they fit into memory or not."""
+        return self.feasible + self.rejected.get(OUT_OF_MEMORY, 0)
+
+    @property
+    def smallest_change(self) -> str | None:
+        """The change of options that saves the plan which lacks least memory; None where none is known."""
+        misses = [miss for miss in self.near_misses if miss.saved_by]
+        return min(misses, key=lambda miss: miss.short_bytes or 0).saved_by if misses else None
