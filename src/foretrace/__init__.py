@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foretrace.api import model as model
     from foretrace.api import open as open
+    from foretrace.api import plan as plan
     from foretrace.api import simulate as simulate
     from foretrace.basics.errors import Diagnostic as Diagnostic
     from foretrace.basics.errors import ForetraceError as ForetraceError
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from foretrace.schedules.pipeline import Transfer as Transfer
     from foretrace.schedules.pipeline import pipeline as pipeline
     from foretrace.schedules.registry import make as schedule  # noqa: F401
+    from foretrace.search.planner.request import PlanRequest as PlanRequest
+    from foretrace.search.planner.result import PlanSearch as PlanSearch
     from foretrace.simulation.network.network import NetworkAnswer as NetworkAnswer
     from foretrace.simulation.network.network import network as network
     from foretrace.workload.plan import Plan as Plan
@@ -59,6 +62,8 @@ _HOMES = {
     "NetworkAnswer": "simulation.network.network",
     "Placement": "basics.placement",
     "Plan": "workload.plan",
+    "PlanRequest": "search.planner.request",
+    "PlanSearch": "search.planner.result",
     "PriceSources": "cost.kernels.interface",
     "ProfilerTrace": "readings.profiler_views",
     "Program": "program.program",
@@ -73,6 +78,7 @@ _HOMES = {
     "network": "simulation.network.network",
     "open": "api",
     "pipeline": "schedules.pipeline",
+    "plan": "api",
     "save": "program.file",
     "schedule": "schedules.registry:make",
     "simulate": "api",

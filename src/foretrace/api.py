@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from foretrace.models.model import Model
     from foretrace.readings.compare import Comparison
     from foretrace.readings.explain import Explanation
+    from foretrace.search.planner.request import PlanRequest
+    from foretrace.search.planner.result import PlanSearch
     from foretrace.simulation.relief import Relief
     from foretrace.workload.plan import Plan
 
@@ -155,6 +158,35 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
         return answer, ()
     with doing("looking for what would fit"):
         return answer, find_relief(setting, machine, scenario)
+
+
+def plan(name: Model | str | Path, machine: Machine | Cluster | str, request: PlanRequest) -> PlanSearch:
+    """Searches for the plan of a model that is predicted to be best on a machine.
+
+    Args:
+        name: A `Model`, a preset's name, or the path of a Hugging Face config.json.
+        machine: What the model runs on, or a cluster or its name.
+        request: What is fixed, which axes are pinned or widened, the objective, and when to stop.
+
+    Returns:
+        The best plans, what the search has shown about all others, and which to measure first. Where nothing fits,
+        `best` is None. An interrupt keeps what is finished: `search.stopped_by` is then `interrupt`.
+
+    Raises:
+        InputError: The request contradicts itself, the model or the cluster.
+    """
+    from foretrace.models.load import read_model
+    from foretrace.models.model import Model
+    from foretrace.search.progress import SearchProgress
+
+    # The search is imported by name: it is large, and only this function needs it.
+    search_plans = import_module("foretrace.search.planner.search").search_plans
+    machine = machine if isinstance(machine, Machine) else Machine(machine)
+    machine.needed_cluster()
+    spec, guesses = (name, ()) if isinstance(name, Model) else read_model(name)
+    with doing(f"plan {spec.name}") as work:
+        result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work))
+    return replace(result, diagnostics=(*guesses, *result.diagnostics))
 
 
 def compare(

@@ -7,11 +7,12 @@ options.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -73,6 +74,19 @@ def takes(*groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[...,
     return wrap
 
 
+def given_flags(group: OptionGroup, values: Mapping[str, Any]) -> str:
+    """Returns the options of a group that are not at their defaults, as a shell reads them."""
+    words = []
+    for name, annotation, default in group.parameters:
+        value = values[name]
+        if value == default or value in (None, []):
+            continue
+        flag = get_args(annotation)[1].default  # typer takes the first flag of an annotation for a default
+        values_given = value if isinstance(value, list) else [value]
+        words += [flag if each is True else f"{flag} {shlex.quote(str(each))}" for each in values_given]
+    return " ".join(words)
+
+
 class Option(NamedTuple):
     """An option of a group: the type of its value, its flags, what stands for the value, and what it means."""
 
@@ -83,7 +97,7 @@ class Option(NamedTuple):
     default: Any = None
 
 
-def _parameters(panel: str, options: dict[str, Option]) -> tuple[Parameter, ...]:
+def option_parameters(panel: str, options: dict[str, Option]) -> tuple[Parameter, ...]:
     """Returns the options of a group as typer reads them; help lists them under the heading `panel`."""
     return tuple(
         (
@@ -114,7 +128,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 _JOB_OPTIONS = {name: _job_option(option) for name, option in INPUT_OPTIONS.items()}
 
-JOB = OptionGroup("options", _parameters(_JOB, _JOB_OPTIONS), _given)
+JOB = OptionGroup("options", option_parameters(_JOB, _JOB_OPTIONS), _given)
 """Options that inputs leave open, as texts; an input refuses those that it does not have."""
 
 
@@ -241,7 +255,7 @@ _MACHINE_OPTIONS = {
     ),
 }
 
-MACHINE = OptionGroup("machine", _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
+MACHINE = OptionGroup("machine", option_parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
 """Options of the machine that a job runs on."""
 
 
@@ -308,7 +322,7 @@ NETWORK_CHANGES = ("nic", "nvlink", "pcie", "gpu", "cluster")
 
 CHANGED_MACHINE = OptionGroup(
     "changes",
-    _parameters(
+    option_parameters(
         _MACHINE,
         {
             "what_if": Option(
@@ -324,7 +338,7 @@ CHANGED_MACHINE = OptionGroup(
 """Changes of the machine, for commands without a job."""
 
 
-SCENARIO = OptionGroup("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
+SCENARIO = OptionGroup("scenario", option_parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
 """Options for what is different from normal."""
 
 
@@ -343,7 +357,7 @@ _OUTPUT_OPTIONS = {
 
 OUTPUT = OptionGroup(
     "output",
-    _parameters(_OUTPUT, _OUTPUT_OPTIONS),
+    option_parameters(_OUTPUT, _OUTPUT_OPTIONS),
     lambda values: OutputOptions(values["as_json"], values["output_file"]),
 )
 """How an answer is printed."""
@@ -387,7 +401,7 @@ _TIMELINE_OPTIONS = {
     ),
 }
 
-TIMELINE = OptionGroup("files", _parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
+TIMELINE = OptionGroup("files", option_parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
 """The files that a timeline can be written to."""
 
 

@@ -20,6 +20,7 @@ from foretrace.basics.errors import ForetraceError, UsageError, did_you_mean
 
 COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
+    "plan": "Find the plan of a model that is predicted to be fastest, and which plans to measure first.",
     "memory": "Show what each stage holds at its peak, by kind, and whether it fits.",
     "simulate": "Run a job and show its step time, where the time goes and what would help.",
     "sweep": "Run a job over ranges of values: GPUs, plans, clusters, what-ifs.",

@@ -1,0 +1,305 @@
+"""`foretrace plan`: find the plan of a model that is predicted to be best on a cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
+
+import typer
+
+from foretrace.api import plan
+from foretrace.basics.errors import Diagnostic, InfeasibleError, InputError, UsageError, did_you_mean
+from foretrace.basics.units import format_count, parse_count, parse_factor, parse_time
+from foretrace.cli.emit import emit, fail_after_answer, write_picture
+from foretrace.cli.groups import (
+    MACHINE,
+    OUTPUT,
+    MachineOptions,
+    Option,
+    OptionGroup,
+    OutputOptions,
+    check_outputs,
+    check_svg,
+    given_flags,
+    option_parameters,
+    takes,
+)
+from foretrace.inputs.model.input import ModelInput
+from foretrace.inputs.model.options import plan_fields, plan_options
+from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_whole_number
+from foretrace.inputs.registry import open_model
+from foretrace.report.plan import plan_json, print_plans
+from foretrace.search.planner.request import GIVEN_FIELDS, PlanRequest
+from foretrace.search.planner.result import PlanSearch
+from foretrace.workload.plan import Plan
+
+EXAMPLES = """Examples:
+
+foretrace plan llama3-8b --gpus 64 --cluster h100-dgx --gbs 256 --seq 8k
+
+foretrace plan llama3-70b --gpus 256 --cluster h100-dgx --gbs 1024 --tp 4,8 --pp 1..8 --no-offload --gap 0.5% --json"""
+
+EXPLAINED: Final = (
+    "A model's name (foretrace list models), a Hugging Face config.json, or a job.yaml of foretrace init, whose GPUs, "
+    "batch, precision and stack are taken."
+)
+
+_PLAN_PANEL: Final = "Plan (each option pins an axis, or gives its values: 8, or 1,2,4, or 1..16)"
+_SEARCH_PANEL: Final = "Search"
+_NUMBERS: Final = "N"
+_SEVERAL: Final = re.compile(r",|\.\.")
+_WIDENED: Final = ("gpus", "gbs", "seq_len", "precision", "stack")
+"""Fields that a search does not vary unless several values are given."""
+_OFFLOAD: Final = {"offload_optimizer": "off", "offload_layers": "0", "offload_modules": "none"}
+_DAY_S: Final = 86400.0
+
+
+class ObjectiveChoice(StrEnum):
+    """What the best plan is best in."""
+
+    STEP = "step"
+    TOKENS = "tokens"
+    COST = "cost"
+    MEMORY = "memory"
+    PARETO = "pareto"
+
+
+class LargestChoice(StrEnum):
+    """The quantity of which the largest that fits is looked for."""
+
+    GBS = "gbs"
+    SEQ = "seq"
+
+
+def _axis_option(option: OptionText) -> Option:
+    kind: Any = str if option.metavar else bool
+    metavar = "VALUES" if option.metavar == _NUMBERS else option.metavar
+    return Option(kind | None, option.flag, metavar, option.help)
+
+
+_AXES: Final = {
+    **{
+        name: _axis_option(option)
+        for name, option in INPUT_OPTIONS.items()
+        if name in Plan.__slots__ or name == "overlap"
+    },
+    "no_offload": Option(bool | None, "--no-offload", "", "Neither optimizer state nor activations go to the host."),
+}
+
+AXES = OptionGroup(
+    "texts",
+    option_parameters(_PLAN_PANEL, _AXES),
+    lambda values: {name: value for name, value in values.items() if value is not None},
+)
+"""Options of a plan as texts that pin or widen an axis."""
+
+
+class NamedMachine(NamedTuple):
+    """The options of a machine, and how a command line spells them."""
+
+    options: MachineOptions
+    flags: str
+
+
+NAMED_MACHINE = OptionGroup(
+    "machine", MACHINE.parameters, lambda values: NamedMachine(MACHINE.read(values), given_flags(MACHINE, values))
+)
+"""Options of the machine, which the command that is named at the end repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Objective and limits of a search, as `PlanRequest` has them."""
+
+    values: dict[str, Any]
+
+
+def _read_search(values: dict[str, Any]) -> SearchOptions:
+    days = values["days"]
+    return SearchOptions(
+        {
+            "objective": values["objective"].value,
+            "gap": _share(values["gap"]),
+            "time_s": None if values["time"] is None else _number(parse_time, values["time"], "--time"),
+            "workers": values["workers"],
+            "top": values["top"],
+            "price_per_gpu_hour": values["price"],
+            "tokens": None if values["tokens"] is None else _number(parse_count, values["tokens"], "--tokens"),
+            "deadline_s": None if days is None else days * _DAY_S,
+            "largest": None if values["largest"] is None else values["largest"].value,
+        }
+    )
+
+
+def _share(text: str) -> float:
+    """Reads `0.5%` or `0.005`; `0` is complete."""
+    return 0.0 if text.strip(" %") in ("0", "0.0") else float(_number(parse_factor, text, "--gap"))
+
+
+def _number(parse: Any, text: str, flag: str) -> Any:
+    """Reads a number; a text that is none is a mistake of the command line."""
+    try:
+        return parse(text, where=flag)
+    except InputError as error:
+        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+
+
+_SEARCH_OPTIONS: Final = {
+    "objective": Option(
+        ObjectiveChoice,
+        "--objective",
+        "",
+        "Shortest step, most tokens/s, least cost per token, most memory to spare, or the front of time and memory.",
+        ObjectiveChoice.STEP,
+    ),
+    "gap": Option(str, "--gap", "0.5%", "Stop once no plan is predicted to be faster than the best by more.", "0"),
+    "time": Option(str | None, "--time", "10s", "Stop after this time, and say what is left."),
+    "top": Option(int, "--top", "N", "How many plans are listed.", 10),
+    "tokens": Option(str | None, "--tokens", "15T", "With --days: the smallest of --gpus 512..8192 that meets them."),
+    "days": Option(float | None, "--days", "60", "Days that the training of --tokens may take."),
+    "largest": Option(LargestChoice | None, "--largest", "", "Look for the largest batch or sequence that fits."),
+    "price": Option(float | None, "--price", "2.5", "Of a GPU for an hour, in any currency, for --objective cost."),
+    "workers": Option(int, "--workers", "N", "Processes that simulate; the result is the same.", 1),
+}
+
+SEARCH = OptionGroup("search", option_parameters(_SEARCH_PANEL, _SEARCH_OPTIONS), _read_search)
+"""Objective and limits of a search."""
+
+
+@takes(AXES, SEARCH, NAMED_MACHINE, OUTPUT)
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help=EXPLAINED, show_default=False)],
+    texts: dict[str, Any],
+    search: SearchOptions,
+    machine: NamedMachine,
+    output: OutputOptions,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            "--launch",
+            metavar="FRAMEWORK",
+            help="Print the launch arguments of the best plan in full, for this framework.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="OUT.svg", help="Draw the plans by step time and memory.", rich_help_panel="Output"
+        ),
+    ] = None,
+) -> None:
+    """Find the plan of a model that is predicted to be fastest, and which plans to measure first."""
+    check_svg(picture)
+    check_outputs([model], [output.file, picture])
+    named = _named_model(model)
+    job = named.read_options({name: text for name, text in texts.items() if not _is_axis(name, text)})
+    axes = _axes({name: text for name, text in texts.items() if _is_axis(name, text)})
+    request = PlanRequest(_given_plan(job, axes), axes, **search.values)
+    result = plan(job.model, machine.options.machine(job), request)
+    result = replace(result, diagnostics=(*job.diagnostics, *_left_out(named), *result.diagnostics))
+    result = _for_framework(result, launch)
+    if picture is not None and result.best is not None:
+        from foretrace.report.plots.plan_front import plan_front_svg
+
+        title = f"{result.model} on {format_count(result.gpus)} GPUs of {result.cluster}"
+        write_picture(picture, lambda: plan_front_svg(result, title), f"{len(result.front)} plans of the front")
+    shown = _next_command(model, named, result, texts, machine.flags)
+    emit(
+        lambda: plan_json(result, request),
+        lambda: print_plans(result, request, shown, all_launch=launch is not None),
+        output,
+    )
+    if result.search.stopped_by == "interrupt":
+        raise KeyboardInterrupt
+    if result.best is None:
+        _refuse(result, output)
+
+
+def _is_axis(name: str, text: Any) -> bool:
+    """Says whether an option gives values of an axis; otherwise it is a fixed field of the plan."""
+    if name in _WIDENED:
+        return bool(_SEVERAL.search(text))
+    return name not in GIVEN_FIELDS
+
+
+def _axes(texts: dict[str, Any]) -> dict[str, str]:
+    """Returns the values of each axis as text, flags as `on` and `off`."""
+    axes: dict[str, str] = {}
+    for name, text in texts.items():
+        if name == "no_offload":
+            axes |= _OFFLOAD
+        elif name == "overlap":
+            axes |= {field: _switch(value) for field, value in plan_fields({"overlap": text}).items()}
+        else:
+            axes[name] = _switch(text) if isinstance(text, bool) else text
+    for name in _OFFLOAD:
+        if "no_offload" in texts and name in texts:
+            problem = f"--no-offload and {INPUT_OPTIONS[name].flag} contradict each other"
+            raise InputError("conflicting-values", problem, hint="leave out one of them")
+    return axes
+
+
+def _switch(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _named_model(name: str) -> ModelInput:
+    """Opens the model, with the fields of a plan that its file may have."""
+    job = open_model(name)
+    if not isinstance(job, ModelInput):
+        problem = f"{job.title} is {job.noun}, which has no plan to search for"
+        raise UsageError("option-not-for-input", problem, hint="name a model: foretrace list models")
+    return job
+
+
+def _given_plan(job: ModelInput, axes: dict[str, str]) -> Plan:
+    """Returns the plan of the fixed fields; its GPUs are the most that are asked for."""
+    fields = {name: job.given(name) for name in GIVEN_FIELDS if job.given(name) is not None and name not in axes}
+    if "gpus" in axes:
+        fields["gpus"] = max(read_whole_number("gpus")(part.strip()) for part in _SEVERAL.split(axes["gpus"]) if part)
+    if "gpus" not in fields:
+        raise UsageError("missing-argument", "on how many GPUs?", hint="for example --gpus 512")
+    return Plan(**fields)
+
+
+def _left_out(named: ModelInput) -> list[Diagnostic]:
+    """Returns a note on what a job file decides and the search decides again."""
+    decided = [name for name in Plan.__slots__ if name not in GIVEN_FIELDS and named.given(name) is not None]
+    if not decided:
+        return []
+    text = f"the search decides {', '.join(decided)} again: values of a job file are pinned by options"
+    return [Diagnostic("note", "field-ignored", text, named.paths[0])]
+
+
+def _for_framework(result: PlanSearch, framework: str | None) -> PlanSearch:
+    """Keeps the launch arguments of one framework: the one that is named, else the first."""
+    if framework is None:
+        return replace(result, launch=dict(list(result.launch.items())[:1]))
+    if result.best is not None and framework not in result.launch:
+        problem = f'launch arguments of "{framework}" are not known{did_you_mean(framework, result.launch)}'
+        raise UsageError("unknown-name", problem, hint=f"known here: {', '.join(result.launch) or 'none'}")
+    return replace(result, launch={name: text for name, text in result.launch.items() if name == framework})
+
+
+def _next_command(name: str, named: ModelInput, result: PlanSearch, texts: dict[str, Any], machine_flags: str) -> str:
+    """Returns the command that predicts the best plan."""
+    if result.best is None:
+        return ""
+    of_file = {field: named.given(field) for field in Plan.__slots__ if named.given(field) is not None}
+    words = ["foretrace predict", shlex.quote(name), plan_options(result.best.plan, Plan(**{"gpus": 0, **of_file}))]
+    if isinstance(result.best.plan.routing, tuple) and "routing" in texts:
+        words.append(f"--routing {shlex.quote(texts['routing'])}")
+    return " ".join(word for word in (*words, machine_flags) if word)
+
+
+def _refuse(result: PlanSearch, output: OutputOptions) -> NoReturn:
+    """Ends the command with the smallest change by which a plan would fit."""
+    problem = f"none of {format_count(result.launchable)} plans that can be launched fits or meets the deadline"
+    change = result.smallest_change
+    hint = f"{change} would do" if change else "take more GPUs, or leave out options that pin an axis"
+    fail_after_answer(InfeasibleError("no-plan", problem, hint=hint), output)

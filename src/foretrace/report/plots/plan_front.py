@@ -1,0 +1,120 @@
+"""The plans of a search by step time and memory, as an SVG: the front, what cannot be told apart, what to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from foretrace.basics.units import format_bytes, format_time
+from foretrace.report.plan_words import pack_words, plan_text, plan_words, varying_fields
+from foretrace.report.svg import (
+    BLUE,
+    FRAME,
+    GREY,
+    LEGEND_ROW,
+    MUTED,
+    ORANGE,
+    VERMILLION,
+    Canvas,
+    LinearAxis,
+    PlotArea,
+)
+from foretrace.search.planner.result import PlanSearch, RankedPlan
+
+_WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 620, 400, 76, 56, 300
+_GIB: Final = 1 << 30
+_MARGIN: Final = 0.06
+"""Room around the plans, as a share of what they span."""
+_LEGEND_LETTERS: Final = 40
+_LINE: Final = 15
+
+
+def plan_front_svg(search: PlanSearch, title: str) -> str:
+    """Draws the plans that a search lists, with the front of time and memory.
+
+    Args:
+        search: The result of the search, with at least one plan.
+        title: The heading.
+    """
+    plans = _distinct(search)
+    capacity_bytes = max((each.needed_memory_bytes + each.headroom_bytes for each in plans), default=0)
+    times = [each.step_time_s for each in plans]
+    sizes = [each.needed_memory_bytes / _GIB for each in plans]
+    across, up = _axis(min(times), max(times)), _axis(min(sizes), max(*sizes, capacity_bytes / _GIB))
+    area = PlotArea(_LEFT, _TOP, _WIDTH, _HEIGHT, across, up)
+    canvas = Canvas(_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 66, title, title_x=_LEFT, font_size=13)
+    area.draw_ticks(canvas, across.ticks(7), up.ticks(8), format_time, lambda size: f"{size:g}")
+    y = area.y(capacity_bytes / _GIB)
+    canvas.line((area.left, y), (area.right, y), VERMILLION, stroke_dasharray="6 4")
+    canvas.text(area.left + 6, y - 6, f"memory of the GPU: {format_bytes(capacity_bytes)}", fill=VERMILLION)
+    _draw_front(canvas, area, search.front)
+    _draw_plans(canvas, area, search, plans)
+    area.draw_frame(canvas, "predicted step time", "memory needed, GiB")
+    _draw_legend(canvas, area, search)
+    return canvas.svg()
+
+
+def _distinct(search: PlanSearch) -> list[RankedPlan]:
+    """Returns every plan that the search lists, once."""
+    listed = (*search.plans, *search.front, *search.indistinguishable, *search.measure_first)
+    return list({each.plan: each for each in listed}.values())
+
+
+def _axis(low: float, high: float) -> LinearAxis:
+    margin = _MARGIN * ((high - low) or high or 1.0)
+    return LinearAxis(max(low - margin, 0.0), high + margin)
+
+
+def _place(area: PlotArea, ranked: RankedPlan) -> tuple[float, float]:
+    return area.x(ranked.step_time_s), area.y(ranked.needed_memory_bytes / _GIB)
+
+
+def _draw_front(canvas: Canvas, area: PlotArea, front: Sequence[RankedPlan]) -> None:
+    """Draws the front as stairs: between two of its plans, none that is faster than the second needs less."""
+    places = [_place(area, each) for each in front]
+    stairs: list[tuple[float, float]] = []
+    for x, y in places:
+        stairs += [(x, stairs[-1][1]), (x, y)] if stairs else [(x, y)]
+    if len(stairs) > 1:
+        canvas.polyline(stairs, BLUE)
+
+
+def _draw_plans(canvas: Canvas, area: PlotArea, search: PlanSearch, plans: Sequence[RankedPlan]) -> None:
+    varying = varying_fields([each.plan for each in plans])
+    front = {each.plan for each in search.front}
+    unclear = {each.plan for each in search.indistinguishable}
+    for ranked in plans:
+        x, y = _place(area, ranked)
+        words = plan_text(ranked.plan, varying)
+        facts = f"{format_time(ranked.step_time_s)} {ranked.evidence}, {format_bytes(ranked.needed_memory_bytes)}"
+        if ranked.plan in unclear:
+            canvas.circle(x, y, 8, "none", stroke=ORANGE, stroke_width=2)
+        canvas.circle(x, y, 4.5, BLUE if ranked.plan in front else GREY, f"{words}: {facts}")
+    if search.best is not None:
+        x, y = _place(area, search.best)
+        canvas.circle(x, y, 4.5, VERMILLION, f"{plan_text(search.best.plan, varying)}: the best")
+    for number, ranked in enumerate(search.measure_first, 1):
+        x, y = _place(area, ranked)
+        canvas.text(x + 10, y - 8, str(number), font_weight="bold", font_size=12)
+
+
+def _draw_legend(canvas: Canvas, area: PlotArea, search: PlanSearch) -> None:
+    x, y = area.right + 24, area.top + 14
+    y = canvas.legend(x, y, [("the best", VERMILLION), ("front of time and memory", BLUE), ("other plans", GREY)])
+    if search.indistinguishable:
+        canvas.circle(x, y - 4, 6, "none", stroke=ORANGE, stroke_width=2)
+        canvas.text(x + 14, y, "cannot be told from the best")
+        y += LEGEND_ROW
+    if not search.measure_first:
+        return
+    y += LEGEND_ROW / 2
+    canvas.text(x - 6, y, "measure first", font_weight="bold", fill=FRAME)
+    y += LEGEND_ROW
+    varying = varying_fields([each.plan for each in search.measure_first])
+    with canvas.group(font_size=11, fill=MUTED):
+        for number, ranked in enumerate(search.measure_first, 1):
+            canvas.text(x - 6, y, f"{number}.", font_weight="bold")
+            for line in pack_words(plan_words(ranked.plan, varying), _LEGEND_LETTERS):
+                canvas.text(x + 14, y, line)
+                y += _LINE
+            y += _LINE / 3
