@@ -148,12 +148,23 @@ class _Progress:
 
     def _show(self) -> None:
         started = time.monotonic()
-        shown = False
+        width = 0
         while not self._done.wait(1.0):
-            shown = True
-            print(f"\r{self.text} … {time.monotonic() - started:.0f} s", end="", file=sys.stderr, flush=True)
-        if shown:
-            print(f"\r{' ' * (len(self.text) + 12)}\r", end="", file=sys.stderr, flush=True)
+            line = _within_terminal(f"{self.text} … {time.monotonic() - started:.0f} s")
+            # Blanks cover what is left of a longer line before.
+            print(f"\r{line:<{width}}", end="", file=sys.stderr, flush=True)
+            width = max(width, len(line))
+        if width:
+            print(f"\r{' ' * width}\r", end="", file=sys.stderr, flush=True)
+
+
+def _within_terminal(line: str) -> str:
+    """Returns a line that fits into one row of the terminal, so that the next one can replace it."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return line
+    return line if len(line) < columns or columns < 2 else f"{line[: columns - 2]}…"
 
 
 def run(arguments: list[str] | None = None) -> None:
