@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.report.svg import COLOURS, STYLES, Canvas, LogAxis, PlotArea, mix
+from foretrace.report.svg import COLOURS, STYLES, Canvas, LinearAxis, LogAxis, PlotArea, mix
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -75,3 +75,19 @@ def test_axes() -> None:
     assert LogAxis(1e-3, 1e3).ticks() == [1e-3, 1e-2, 0.1, 1, 10, 100, 1e3]
     assert LogAxis(8, 1024).binary_ticks() == [8, 16, 32, 64, 128, 256, 512, 1024]
     assert len(LogAxis(1, 2.0**40).binary_ticks()) <= 10
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.0, 80.0, [0, 10, 20, 30, 40, 50, 60, 70, 80]),
+        (9.3, 11.4, [9.5, 10.0, 10.5, 11.0]),
+        (0.012, 0.0121, [0.01202, 0.01204, 0.01206, 0.01208, 0.0121]),
+        (3.0, 3.0, []),
+    ],
+)
+def test_ticks_of_a_linear_axis_are_round_and_within_it(low: float, high: float, ticks: list[float]) -> None:
+    axis = LinearAxis(low, high)
+    assert axis.ticks(8)[-len(ticks) :] == pytest.approx(ticks)
+    assert len(axis.ticks(8)) <= 9
+    assert all(0.0 <= axis.of(tick) <= 1.0 for tick in axis.ticks(8))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foretrace.basics.errors import UsageError
-from foretrace.inputs.model.options import plan_fields
+from foretrace.inputs.model.options import plan_fields, plan_options
+from foretrace.workload.plan import Plan
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
@@ -23,3 +24,14 @@ def test_nothing_and_parts_are_not_asked_for_together(recompute: str, modules: s
     with pytest.raises(UsageError) as caught:
         plan_fields({"recompute": recompute, "recompute_modules": modules})
     assert caught.value.code == "conflicting-options"
+
+
+def test_the_options_of_a_plan_are_those_that_differ_from_its_base() -> None:
+    file_plan = Plan(gpus=64, tp=4, gbs=128, offload_optimizer=True)
+    assert plan_options(Plan(gpus=64, gbs=128), file_plan) == "--tp 1"
+    assert plan_options(Plan(gpus=64, tp=4, gbs=256, pp=2), file_plan) == "--gbs 256 --pp 2"
+    assert plan_options(Plan(gpus=8)) == "--gpus 8"
+
+
+def test_a_layout_is_quoted_for_a_shell() -> None:
+    assert plan_options(Plan(gpus=8, layout="Et*4|tL")) == "--gpus 8 --layout 'Et*4|tL'"
