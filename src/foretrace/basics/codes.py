@@ -79,7 +79,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "group-crosses-domain": "Groups that communicate in every layer cross link domains.",
         "no-such-rank": "A rank, stage, layer or step does not exist.",
         "out-of-memory": "The job does not fit into the memory of its GPUs.",
-        "no-plan": "No plan of a search fits into memory or meets the deadline.",
+        "nothing-fits": "No plan of a search fits into memory or meets the deadline.",
         "memory-tight": "Whether the job fits depends on how much its allocator fragments memory.",
         "scaling": "The batch stays, or grows, when a sweep varies the GPUs of a job.",
         "unsupported-precision": "The GPU has no units for this precision.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -48,11 +49,11 @@ EXPLAINED: Final = (
     "batch, precision and stack are taken."
 )
 
-_PLAN_PANEL: Final = "Plan (each option pins an axis, or gives its values: 8, or 1,2,4, or 1..16)"
+_PLAN_PANEL: Final = "Plan (an option pins its axis or gives values: 8, or 1,2,4, or 1..16, or all)"
 _SEARCH_PANEL: Final = "Search"
 _NUMBERS: Final = "N"
 _SEVERAL: Final = re.compile(r",|\.\.")
-_WIDENED: Final = ("gpus", "gbs", "seq_len", "precision", "stack")
+_WIDENED: Final = ("gbs", "seq_len", "precision", "cuda_graphs")
 """Fields that a search does not vary unless several values are given."""
 _OFFLOAD: Final = {"offload_optimizer": "off", "offload_layers": "0", "offload_modules": "none"}
 _DAY_S: Final = 86400.0
@@ -75,15 +76,23 @@ class LargestChoice(StrEnum):
     SEQ = "seq"
 
 
-def _axis_option(option: OptionText) -> Option:
+_HELP: Final = {
+    "gpus": "GPUs of the job; of several sizes (512..8192: its doublings), the best.",
+    "vpp": "Model chunks of each stage.",
+    "recompute": "What the backward computes again; also parts of a layer (mlp+layernorm), or full:4 layers.",
+}
+"""Help of options that mean more or less here than in other commands."""
+
+
+def _axis_option(name: str, option: OptionText) -> Option:
     kind: Any = str if option.metavar else bool
     metavar = "VALUES" if option.metavar == _NUMBERS else option.metavar
-    return Option(kind | None, option.flag, metavar, option.help)
+    return Option(kind | None, option.flag, metavar, _HELP.get(name, option.help))
 
 
 _AXES: Final = {
     **{
-        name: _axis_option(option)
+        name: _axis_option(name, option)
         for name, option in INPUT_OPTIONS.items()
         if name in Plan.__slots__ or name == "overlap"
     },
@@ -199,7 +208,8 @@ def command(
     named = _named_model(model)
     job = named.read_options({name: text for name, text in texts.items() if not _is_axis(name, text)})
     axes = _axes({name: text for name, text in texts.items() if _is_axis(name, text)})
-    request = PlanRequest(_given_plan(job, axes), axes, **search.values)
+    counts = _gpu_counts(texts["gpus"]) if _is_axis("gpus", texts.get("gpus", "")) else ()
+    request = PlanRequest(_given_plan(job, axes, counts), axes, counts, **search.values)
     result = plan(job.model, machine.options.machine(job), request)
     result = replace(result, diagnostics=(*job.diagnostics, *_left_out(named), *result.diagnostics))
     result = _for_framework(result, launch)
@@ -222,8 +232,8 @@ def command(
 
 def _is_axis(name: str, text: Any) -> bool:
     """Says whether an option gives values of an axis; otherwise it is a fixed field of the plan."""
-    if name in _WIDENED:
-        return bool(_SEVERAL.search(text))
+    if name in (*_WIDENED, "gpus"):
+        return _SEVERAL.search(text) is not None
     return name not in GIVEN_FIELDS
 
 
@@ -232,16 +242,41 @@ def _axes(texts: dict[str, Any]) -> dict[str, str]:
     axes: dict[str, str] = {}
     for name, text in texts.items():
         if name == "no_offload":
-            axes |= _OFFLOAD
+            values = _OFFLOAD
         elif name == "overlap":
-            axes |= {field: _switch(value) for field, value in plan_fields({"overlap": text}).items()}
+            values = {field: _switch(value) for field, value in plan_fields({"overlap": text}).items()}
+        elif name in _RECOMPUTED:
+            values = {"recompute": _RECOMPUTED[name](text)}
+        elif name == "gpus":
+            continue
         else:
-            axes[name] = _switch(text) if isinstance(text, bool) else text
-    for name in _OFFLOAD:
-        if "no_offload" in texts and name in texts:
-            problem = f"--no-offload and {INPUT_OPTIONS[name].flag} contradict each other"
+            values = {name: _switch(text) if isinstance(text, bool) else text}
+        for twice in values.keys() & axes.keys():
+            problem = f"two options give values of {twice}, one of them {INPUT_OPTIONS[twice].flag}"
             raise InputError("conflicting-values", problem, hint="leave out one of them")
+        axes |= values
     return axes
+
+
+_RECOMPUTED: Final[dict[str, Callable[[str], str]]] = {
+    "recompute_modules": str.strip,
+    "recompute_layers": lambda text: ",".join(f"full:{count.strip()}" for count in text.split(",")),
+}
+"""Options that are values of the axis `recompute`: parts of a layer, or some layers of each stage."""
+
+
+def _gpu_counts(text: str) -> tuple[int, ...]:
+    """Reads sizes of a cluster: `512,768`, or `512..8192` for 512 and its doublings up to 8,192."""
+    read = read_whole_number("gpus")
+    counts: set[int] = set()
+    for part in text.split(","):
+        low, dots, high = part.partition("..")
+        count = read(low.strip())
+        counts.add(count)
+        while dots and 0 < 2 * count <= read(high.strip()):
+            count *= 2
+            counts.add(count)
+    return tuple(sorted(counts))
 
 
 def _switch(value: bool) -> str:
@@ -257,11 +292,11 @@ def _named_model(name: str) -> ModelInput:
     return job
 
 
-def _given_plan(job: ModelInput, axes: dict[str, str]) -> Plan:
+def _given_plan(job: ModelInput, axes: dict[str, str], gpu_counts: tuple[int, ...]) -> Plan:
     """Returns the plan of the fixed fields; its GPUs are the most that are asked for."""
     fields = {name: job.given(name) for name in GIVEN_FIELDS if job.given(name) is not None and name not in axes}
-    if "gpus" in axes:
-        fields["gpus"] = max(read_whole_number("gpus")(part.strip()) for part in _SEVERAL.split(axes["gpus"]) if part)
+    if gpu_counts:
+        fields["gpus"] = gpu_counts[-1]
     if "gpus" not in fields:
         raise UsageError("missing-argument", "on how many GPUs?", hint="for example --gpus 512")
     return Plan(**fields)
@@ -302,4 +337,4 @@ def _refuse(result: PlanSearch, output: OutputOptions) -> NoReturn:
     problem = f"none of {format_count(result.launchable)} plans that can be launched fits or meets the deadline"
     change = result.smallest_change
     hint = f"{change} would do" if change else "take more GPUs, or leave out options that pin an axis"
-    fail_after_answer(InfeasibleError("no-plan", problem, hint=hint), output)
+    fail_after_answer(InfeasibleError("nothing-fits", problem, hint=hint), output)

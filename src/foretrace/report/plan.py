@@ -122,6 +122,7 @@ class RequestRecord:
     """What was asked for; the number of workers is not part of it, since nothing depends on it."""
 
     axes: Mapping[str, str]
+    gpu_counts: tuple[int, ...]
     gap: float
     time_s: float | None
     top: int

@@ -85,9 +85,10 @@ class TestRequest:
         assert values == (0.005, 10.0, 2, 3, "cost") and asked[0].price_per_gpu_hour == 2.5
 
     def test_the_smallest_cluster_for_a_deadline(self, asked: list[PlanRequest]) -> None:
-        sizes = ["--gpus", "512..8k", "--tokens", "15T", "--days", "60"]
+        sizes = ["--gpus", "100,512..4096", "--tokens", "15T", "--days", "60"]
         assert call("plan", "llama3-70b", "--cluster", "h100-dgx", "--gbs", "1024", *sizes) == 0
-        assert asked[0].axes == {"gpus": "512..8k"} and asked[0].plan.gpus == 8000
+        assert asked[0].gpu_counts == (100, 512, 1024, 2048, 4096)
+        assert asked[0].axes == {} and asked[0].plan.gpus == 4096
         assert asked[0].tokens == 15 * 10**12 and asked[0].deadline_s == 60 * 86400
 
     def test_the_largest_batch(self, asked: list[PlanRequest]) -> None:
@@ -97,6 +98,18 @@ class TestRequest:
     def test_several_precisions_are_an_axis(self, asked: list[PlanRequest]) -> None:
         assert call("plan", *JOB, "--precision", "bf16,fp8") == 0
         assert asked[0].axes == {"precision": "bf16,fp8"}
+
+    @pytest.mark.parametrize(
+        ("options", "values"),
+        [
+            (("--recompute", "none,full"), "none,full"),
+            (("--recompute-modules", "mlp+moe_act,none"), "mlp+moe_act,none"),
+            (("--recompute-layers", "2,4"), "full:2,full:4"),
+        ],
+    )
+    def test_recomputation_is_one_axis(self, options: tuple[str, ...], values: str, asked: list[PlanRequest]) -> None:
+        assert call("plan", *JOB, *options) == 0
+        assert asked[0].axes == {"recompute": values}
 
     def test_a_job_file_gives_what_is_not_searched(
         self, asked: list[PlanRequest], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -135,6 +148,7 @@ class TestExits:
             (("--tokens", "15T"), "conflicting-values", 3),
             (("--gap", "200%"), "out-of-range", 3),
             (("--no-offload", "--offload-layers", "2"), "conflicting-values", 3),
+            (("--recompute", "full", "--recompute-layers", "2"), "conflicting-values", 3),
         ],
     )
     def test_what_cannot_be_meant(
@@ -171,14 +185,14 @@ class TestExits:
         assert call("plan", *JOB) == 4
         printed = capsys.readouterr()
         assert "13,171" in printed.out  # what was rejected
-        assert "[no-plan]" in printed.err and "--recompute selective" in printed.err  # which lacks least
+        assert "[nothing-fits]" in printed.err and "--recompute selective" in printed.err  # which lacks least
         assert call("plan", *JOB, "--json") == 4
         assert json.loads(capsys.readouterr().out)["best"] is None
 
     @pytest.mark.parametrize(
         ("error", "exit_code"),
         [
-            (InfeasibleError("no-plan", "nothing", hint="--gpus 512 would fit"), 4),
+            (InfeasibleError("nothing-fits", "nothing", hint="--gpus 512 would fit"), 4),
             (InputError("conflicting-values", "tp 8 of 4 GPUs"), 3),
         ],
     )

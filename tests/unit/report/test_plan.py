@@ -114,7 +114,7 @@ class TestScreen:
     def test_goals(self) -> None:
         cost = PlanRequest(BASE, objective="cost", price_per_gpu_hour=3.6)
         assert "0.287" in line(screen(search(objective="cost"), cost), "Goal")  # 3.6 / 3600 × 1e6 / 3,482
-        deadline = PlanRequest(BASE, {"gpus": "128..512"}, tokens=10**12, deadline_s=20 * 86400.0)
+        deadline = PlanRequest(BASE, gpu_counts=(128, 256, 512), tokens=10**12, deadline_s=20 * 86400.0)
         assert "13.0 days" in line(screen(search(), deadline), "Goal")
         largest = PlanRequest(Plan(gpus=256, gbs=1024), largest="seq")
         assert "8,192" in line(screen(search(), largest), "Goal")

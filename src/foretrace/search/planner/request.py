@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal, get_args
 
 from foretrace.basics.errors import InputError, did_you_mean
@@ -20,7 +21,16 @@ LARGEST_FIELDS: Final[dict[Largest, str]] = {"gbs": "gbs", "seq": "seq_len"}
 
 GIVEN_FIELDS: Final = (
     *("gpus", "gbs", "seq_len", "precision", "stack", "grad_dtype", "master_dtype", "moment_dtype"),
-    *("fp8_params", "fp8_activation_input", "cuda_graphs", "documents", "routing", "prefetch"),
+    *(
+        "fp8_params",
+        "fp8_activation_input",
+        "cuda_graphs",
+        "documents",
+        "routing",
+        "prefetch",
+        "reshard",
+        "stage_layers",
+    ),
 )
 """Fields of a plan that a search does not vary unless it is asked to: they change the job, or are not decided here."""
 
@@ -36,7 +46,8 @@ class PlanRequest:
         plan: The fields that do not vary: GPUs, batch, sequence length, precision, stack and the like. Where `axes` has
             a field, its value here is not used.
         axes: Texts that pin an axis (`{"tp": "8"}`) or give its values (`{"pp": "1..16", "mbs": "1,2"}`), by the field
-            of the plan. Flags are `on` or `off`. Axes that are not named have all values that the stack can launch.
+            of the plan, as `space_of` reads them. Axes that are not named have the values that the stack can launch.
+        gpu_counts: The sizes of the cluster to choose from, in rising order; empty: the GPUs of `plan`.
         objective: What the best plan is best in.
         gap: The search may stop once no plan is predicted to be faster than the best by more than this share of it.
         time_s: The search stops after this time; None: when it is complete.
@@ -53,6 +64,7 @@ class PlanRequest:
 
     plan: Plan
     axes: Mapping[str, str] = field(default_factory=dict)
+    gpu_counts: tuple[int, ...] = ()
     objective: Objective = "step"
     gap: float = 0.0
     time_s: float | None = None
@@ -71,12 +83,16 @@ class PlanRequest:
 
     def _check_axes(self) -> None:
         for name, text in self.axes.items():
-            if name not in Plan.__slots__:
-                problem = f"{name} is not a field of a plan{did_you_mean(name, Plan.__slots__)}"
-                raise InputError("unknown-field", problem, hint="the axes of a search are fields of Plan")
+            if name not in Plan.__slots__ or name == "gpus":
+                problem = f"{name} is not an axis of a search{did_you_mean(name, Plan.__slots__)}"
+                raise InputError("unknown-field", problem, hint="axes are fields of Plan; GPUs are gpu_counts")
             if not isinstance(text, str) or not text.strip():
                 hint = 'expected a text such as "8", "1,2,4" or "1..16"'
                 raise InputError("bad-value", f"the values of {name} are {text!r}", hint=hint)
+
+        counts = self.gpu_counts
+        if any(low >= high for low, high in pairwise(counts)) or any(count < 1 for count in counts):
+            raise InputError("bad-value", f"gpu_counts is {counts}", hint="expected counts of GPUs in rising order")
 
     def _check_limits(self) -> None:
         if self.objective not in get_args(Objective):
