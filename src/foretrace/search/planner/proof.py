@@ -8,7 +8,7 @@ be faster. The proof is about predictions; how far these are off is another ques
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Protocol
 
@@ -79,6 +79,7 @@ class Prover:
         bounds_s: A lower bound of each.
         estimates_s: What a simulation of each is expected to say.
         simulator: Simulates plans in full.
+        weights: The factor of each simulated step; bounds and estimates contain it.
         action_s: Runs a plan at the level of actions, which gives a better bound; None: there is no such level.
     """
 
@@ -88,9 +89,11 @@ class Prover:
         bounds_s: Floats,
         estimates_s: Floats,
         simulator: Simulates,
+        weights: Floats | None = None,
         action_s: Callable[[Plan], float] | None = None,
     ) -> None:
         self.table, self.estimates_s, self.simulator, self.action_s = table, estimates_s, simulator, action_s
+        self.weights = np.ones(len(table)) if weights is None else weights
         self.proof = Proof(bounds_s.copy(), {}, set())
         self._asked = np.zeros(len(table), dtype=bool)
 
@@ -110,17 +113,29 @@ class Prover:
                 batch = self._next(order, size, limits.gap)
                 if not batch:
                     break
-                results = self.simulator.run([self.table.plan(row) for row in batch])
-                for row, result in zip(batch, results, strict=True):
-                    proof.simulated[row] = result
-                    if not result.fits:
-                        proof.refuted.add(row)
+                self.simulate(batch)
                 watch(self)
         except KeyboardInterrupt:
             proof.stopped_by = "interrupt"
         if proof.stopped_by is None and limits.gap and self.undecided(0.0):
             proof.stopped_by = "gap"
         return proof
+
+    def simulate(self, rows: Sequence[int]) -> None:
+        """Simulates rows that have not been simulated yet."""
+        new = [row for row in rows if row not in self.proof.simulated]
+        results = self.simulator.run([self.table.plan(row) for row in new]) if new else []
+        for row, result in zip(new, results, strict=True):
+            self.proof.simulated[row] = result
+            if not result.fits:
+                self.proof.refuted.add(row)
+
+    def expected_s(self) -> Floats:
+        """Returns the step of each row: as simulated, else as estimated; infinity for rows that do not fit."""
+        steps = self.estimates_s / self.weights
+        for row, result in self.proof.simulated.items():
+            steps[row] = result.step_time_s if result.fits else np.inf
+        return np.maximum(steps, self.proof.values / self.weights)
 
     def best(self) -> int | None:
         """Returns the best simulated row that fits."""
@@ -130,12 +145,13 @@ class Prover:
     def rank(self, row: int) -> tuple[Any, ...]:
         """Returns the key by which simulated rows are ordered: time, then memory, then the fields of the plan."""
         result = self.proof.simulated[row]
-        return rounded(result.step_time_s), result.needed_memory_bytes, plan_key(self.table.plan(row))
+        value = rounded(result.step_time_s * float(self.weights[row]))
+        return value, result.needed_memory_bytes, plan_key(self.table.plan(row))
 
     def best_s(self) -> float:
-        """Returns the step of the best row; infinity where there is none yet."""
+        """Returns the weighted step of the best row; infinity where there is none yet."""
         best = self.best()
-        return float("inf") if best is None else rounded(self.proof.simulated[best].step_time_s)
+        return float("inf") if best is None else float(self.rank(best)[0])
 
     def undecided(self, gap: float = 0.0) -> list[int]:
         """Returns rows that were not simulated and may be faster than the best by more than a gap."""
@@ -173,11 +189,12 @@ class Prover:
             return bool(self.proof.values[row] <= limit)
         self._asked[row] = True
         self.proof.action_runs += 1
-        self.proof.values[row] = max(float(self.proof.values[row]), self.action_s(self.table.plan(row)))
+        bound_s = self.action_s(self.table.plan(row)) * float(self.weights[row])
+        self.proof.values[row] = max(float(self.proof.values[row]), bound_s)
         return bool(self.proof.values[row] <= limit)
 
 
-def _sizes() -> Any:
+def _sizes() -> Iterator[int]:
     """Yields the sizes of batches."""
     yield from BATCHES
     while True:

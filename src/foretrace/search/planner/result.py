@@ -73,7 +73,7 @@ class SearchProof:
     space: Literal["launchable", "hypothetical"]
     method: Literal["bound", "simulation"]
     undecided: int = 0
-    stopped_by: Literal["gap", "time", "interrupt"] | None = None
+    stopped_by: Literal["gap", "time", "simulations", "interrupt"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,424 @@
+"""Searches for the best plan of a model on a machine.
+
+`search_plans` lists the plans of a space, rejects those that do not fit into memory, bounds and estimates the others in
+closed form, and simulates until bounds rule out all that were not simulated (`proof.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+
+from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import format_time
+from foretrace.cost.machine import Machine
+from foretrace.inputs.model.options import plan_options
+from foretrace.models.model import Model
+from foretrace.search.planner.asked_axes import space_of
+from foretrace.search.planner.closed_form import Bounds, ClosedForm
+from foretrace.search.planner.memory import MemoryColumns, MemoryTable
+from foretrace.search.planner.plan_table import PlanTable
+from foretrace.search.planner.proof import Limits, Prover
+from foretrace.search.planner.request import LARGEST_FIELDS, PlanRequest
+from foretrace.search.planner.result import (
+    OUT_OF_MEMORY,
+    NearMiss,
+    PlanDifference,
+    PlanSearch,
+    RankedPlan,
+    SearchProof,
+)
+from foretrace.search.planner.robust import Rivals, front_of, rivals_of
+from foretrace.search.planner.simulator import PlanSimulator
+from foretrace.search.planner.space import Enumeration, Space
+from foretrace.workload.nearest_plans import option_words
+from foretrace.workload.plan import Plan
+from foretrace.workload.rules.sizes import PlanSizes
+
+MAX_SIMULATIONS: Final = 400
+"""Simulations after which a search stops although bounds leave plans open."""
+MAX_FRONT: Final = 12
+"""Plans of a front that are simulated."""
+NEAR: Final = 1.25
+"""Times the memory of a GPU up to which a plan that does not fit is a near miss."""
+MAX_NEAR: Final = 400
+"""Near misses that are estimated."""
+
+
+Result = TypeVar("Result")
+
+
+class ShowsProgress(Protocol):
+    """Shows how far a search has come."""
+
+    def begin(self, what: str, count: int) -> None:
+        """Begins a part of the work."""
+
+    def reach(self, done: int, place: str = "", best: str = "") -> None:
+        """Says how much of the part is finished."""
+
+
+def search_plans(model: Model, machine: Machine, request: PlanRequest, *, progress: ShowsProgress) -> PlanSearch:
+    """Searches as a request asks.
+
+    Raises:
+        InputError: The request contradicts itself, the model or the cluster.
+    """
+    if request.largest is not None:
+        return _largest(model, machine, request, progress)
+    counts = request.gpu_counts or (request.plan.gpus,)
+    results: list[PlanSearch] = []
+    for gpus in counts:
+        sized = replace(request, plan=replace(request.plan, gpus=gpus), gpu_counts=())
+        results.append(_Search(model, machine, sized, progress).run())
+        if request.deadline_s is not None and _meets_deadline(results[-1], request):
+            return results[-1]
+    if request.deadline_s is not None:
+        return _too_late(results[-1], request)
+    return min(results, key=lambda result: _value(result, request))
+
+
+def _meets_deadline(result: PlanSearch, request: PlanRequest) -> bool:
+    return result.best is not None and _training_s(result, request) <= (request.deadline_s or 0.0)
+
+
+def _training_s(result: PlanSearch, request: PlanRequest) -> float:
+    """Returns how long the training of all tokens takes with the best plan, without interruptions."""
+    assert result.best is not None and request.tokens is not None
+    return result.best.step_time_s * request.tokens / (result.gbs * result.seq_len)
+
+
+def _too_late(result: PlanSearch, request: PlanRequest) -> PlanSearch:
+    """Returns a result without a best plan, because none meets the deadline."""
+    if result.best is None:
+        return result
+    days = _training_s(result, request) / 86400
+    text = f"{result.gpus:,} GPUs, the most that were allowed, take {days:.3g} days"
+    return replace(result, best=None, diagnostics=(*result.diagnostics, Diagnostic("warning", "deadline-missed", text)))
+
+
+def _value(result: PlanSearch, request: PlanRequest) -> tuple[bool, float]:
+    """Returns what the best of several results is least in."""
+    best = result.best
+    if best is None:
+        return True, 0.0
+    if request.objective == "memory":
+        return False, float(best.needed_memory_bytes)
+    if request.objective in ("tokens", "cost"):
+        return False, -best.tokens_per_s_per_gpu if request.objective == "cost" else -_rate(result, best)
+    return False, best.step_time_s
+
+
+def _rate(result: PlanSearch, best: RankedPlan) -> float:
+    return best.tokens_per_s_per_gpu * result.gpus
+
+
+def _largest(model: Model, machine: Machine, request: PlanRequest, progress: ShowsProgress) -> PlanSearch:
+    """Returns the search for the largest batch or sequence with which any plan fits."""
+    name = LARGEST_FIELDS[request.largest]  # type: ignore[index]
+    fixed = {axis: text for axis, text in request.axes.items() if axis != name}
+    base = replace(request, axes=fixed, largest=None)
+    if name in request.axes:
+        space = space_of(
+            model, replace(request.plan, gbs=request.plan.gbs or 1), machine.needed_cluster(), request.axes
+        )
+        values = sorted({value for axis in space.axes if axis.name == name for (value,) in axis.choices})
+    else:
+        start = request.plan.gpus if name == "gbs" else 1024
+        values = [start << power for power in range(24)]
+    best: PlanSearch | None = None
+    for value in values:
+        sized = replace(base, plan=replace(request.plan, **{name: value}))
+        search = _Search(model, machine, sized, progress)
+        if not search.fits_any():
+            break
+        best = search.run()
+    if best is not None:
+        return best
+    return _Search(model, machine, replace(base, plan=replace(request.plan, **{name: values[0]})), progress).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fitting:
+    """The plans that fit, with their memory, and those that do not."""
+
+    table: PlanTable
+    peak_bytes: Longs
+    needed_bytes: Longs
+    misses: PlanTable
+    missing_bytes: Longs
+
+
+class _Search:
+    """One search, for one number of GPUs."""
+
+    def __init__(self, model: Model, machine: Machine, request: PlanRequest, progress: ShowsProgress) -> None:
+        self.model, self.machine, self.request, self.progress = model, machine, request, progress
+        self.space: Space = space_of(model, request.plan, machine.needed_cluster(), request.axes)
+        machine.needed_cluster().check_fits(request.plan.gpus)
+        self.capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
+        self.closed_form = ClosedForm(model, machine)
+        self.seconds: dict[str, float] = {}
+        self._enumeration: Enumeration | None = None
+        self._fitting: _Fitting | None = None
+
+    def fits_any(self) -> bool:
+        """Returns whether any plan fits."""
+        return len(self.fitting().table) > 0
+
+    def run(self) -> PlanSearch:
+        """Runs the search and returns its result."""
+        enumeration, fitting = self.enumeration(), self.fitting()
+        if not len(fitting.table):
+            return self._result(enumeration, fitting, None, None)
+        self.progress.begin("bounding plans", len(fitting.table))
+        bounds = self._timed("bounds", lambda: self.closed_form.bounds(fitting.table))
+        with PlanSimulator(self.model, self.machine, self.request.workers) as simulator:
+            prover = self._timed("simulations", lambda: self._prove(fitting, bounds, simulator))
+            return self._timed("reading", lambda: self._result(enumeration, fitting, prover, simulator))
+
+    def enumeration(self) -> Enumeration:
+        """Returns the plans of the space that can be launched."""
+        if self._enumeration is None:
+            self.progress.begin("listing plans", self.space.searched)
+            self._enumeration = self._timed("plans", lambda: self.space.enumerate(self._reached))
+        return self._enumeration
+
+    def fitting(self) -> _Fitting:
+        """Divides the plans into those that fit into memory and those that do not."""
+        if self._fitting is None:
+            table = self.enumeration().table
+            self.progress.begin("checking memory", len(table))
+            memory = self._timed("memory", lambda: MemoryTable(self.model, self.machine).needs(table))
+            self._fitting = _divided(table, memory, self.capacity_bytes)
+        return self._fitting
+
+    def _reached(self, done: int, _total: int) -> None:
+        self.progress.reach(done)
+
+    def _timed(self, name: str, work: Callable[[], Result]) -> Result:
+        began = time.process_time()
+        result = work()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
+        return result
+
+    def _prove(self, fitting: _Fitting, bounds: Bounds, simulator: PlanSimulator) -> Prover:
+        """Simulates until the best plan by the objective is known."""
+        request = self.request
+        limits = Limits(request.gap, request.time_s, MAX_SIMULATIONS)
+        if request.objective == "memory":
+            smallest = np.flatnonzero(fitting.needed_bytes == fitting.needed_bytes.min())
+            keep = np.full(len(fitting.table), np.inf)
+            keep[smallest] = 1.0
+            prover = Prover(fitting.table, bounds.bound_s * keep, bounds.estimate_s * keep, simulator)
+        else:
+            weights = self._weights(fitting.table)
+            prover = Prover(fitting.table, bounds.bound_s * weights, bounds.estimate_s * weights, simulator, weights)
+        self.progress.begin("simulating", 0)
+        prover.prove(limits, self._simulated)
+        if request.objective == "pareto" and prover.proof.stopped_by != "interrupt":
+            front = front_of(prover.expected_s().tolist(), fitting.needed_bytes.tolist())
+            prover.simulate(front[:: max(len(front) // MAX_FRONT, 1)])
+        return prover
+
+    def _weights(self, table: PlanTable) -> Floats:
+        """Returns what a step of each plan counts: 1, or less where a plan trains more tokens in it."""
+        if self.request.objective == "step" or not {"gbs", "seq_len"} & table.codes.keys():
+            return np.ones(len(table))
+        tokens = np.ones(len(table))
+        for name in ("gbs", "seq_len"):
+            if name in table.codes:
+                tokens *= table.column(name)
+        return np.asarray(tokens.max() / tokens)
+
+    def _simulated(self, prover: Prover) -> None:
+        best = prover.best()
+        shown = "" if best is None else format_time(prover.proof.simulated[best].step_time_s)
+        self.progress.reach(len(prover.proof.simulated), f"{len(prover.undecided()):,} plans left", shown)
+
+    def _result(
+        self, enumeration: Enumeration, fitting: _Fitting, prover: Prover | None, simulator: PlanSimulator | None
+    ) -> PlanSearch:
+        request, model = self.request, self.model
+        best = None if prover is None else prover.best()
+        sizes = PlanSizes.of(model, fitting.table.plan(best) if best is not None else enumeration.table.plan(0))
+        misses = len(fitting.misses) + (0 if prover is None else len(prover.proof.refuted))
+        result = PlanSearch(
+            model=model.name,
+            cluster=self.machine.needed_cluster().name,
+            gpus=request.plan.gpus,
+            gbs=sizes.gbs,
+            seq_len=sizes.seq_len,
+            objective=request.objective,
+            searched=enumeration.searched,
+            distinct=enumeration.distinct,
+            feasible=enumeration.distinct - misses,
+            best=None,
+            plans=(),
+            rejected={**enumeration.rejected, **({OUT_OF_MEMORY: misses} if misses else {})},
+            search=self._proof(prover),
+            near_misses=self._near_misses(fitting),
+            diagnostics=self._diagnostics(prover),
+            seconds=dict(self.seconds),
+        )
+        if prover is None or simulator is None or best is None:
+            return result
+        listed = _Listed(self, fitting, prover, best)
+        order = listed.order()
+        return replace(
+            result,
+            best=listed.ranked(best),
+            plans=tuple(listed.ranked(row) for row in order[: request.top]),
+            indistinguishable=tuple(listed.ranked(row) for row in listed.indistinguishable()),
+            measure_first=tuple(listed.ranked(row) for row in listed.measure_first()),
+            spread=listed.rivals.spread,
+            front=tuple(listed.ranked(row) for row in listed.front()),
+            why=self._why(listed, order, simulator),
+        )
+
+    def _proof(self, prover: Prover | None) -> SearchProof:
+        space = "hypothetical" if self.space.hypothetical else "launchable"
+        if prover is None or prover.best() is None:
+            return SearchProof(True, None, 0.0, 0, 0, space, "bound")  # type: ignore[arg-type]
+        best_s, lower_s, left = prover.best_s(), prover.lower_bound_s(), prover.undecided(self.request.gap)
+        proof = prover.proof
+        return SearchProof(
+            complete=not left,
+            lower_bound_s=lower_s,
+            gap=(best_s - lower_s) / best_s,
+            simulations=len(proof.simulated),
+            action_runs=proof.action_runs,
+            space=space,  # type: ignore[arg-type]
+            method="bound",
+            undecided=len(prover.undecided()),
+            stopped_by=proof.stopped_by,
+        )
+
+    def _diagnostics(self, prover: Prover | None) -> tuple[Diagnostic, ...]:
+        notes = []
+        if self.machine.network == "flow":
+            text = "bounds do not count shared links, so that more plans than usual are simulated"
+            notes.append(Diagnostic("note", "loose-bound", text))
+        if prover is not None and prover.proof.refuted:
+            text = f"{len(prover.proof.refuted)} plans that might have fitted do not, as their simulations show"
+            notes.append(Diagnostic("note", "refuted-plans", text))
+        return tuple(notes)
+
+    def _near_misses(self, fitting: _Fitting) -> tuple[NearMiss, ...]:
+        """Returns for each way of recomputing the fastest plan that nearly fits, and the change that saves it."""
+        near = np.flatnonzero(fitting.missing_bytes <= (NEAR - 1) * self.capacity_bytes)
+        if not len(near):
+            near = np.argsort(fitting.missing_bytes, kind="stable")[:1]
+        near = near[np.argsort(fitting.missing_bytes[near], kind="stable")][:MAX_NEAR]
+        if not len(near):
+            return ()
+        table = fitting.misses.select(near)
+        steps = self._timed("near misses", lambda: self.closed_form.bounds(table)).estimate_s
+        misses = []
+        examples, family = table.keys("recompute", "recompute_modules", "recompute_layers", "zero")
+        for number in range(len(examples)):
+            rows = np.flatnonzero(family == number)
+            row = int(rows[np.lexsort((rows, steps[rows]))[0]])
+            plan = table.plan(row)
+            misses.append(
+                NearMiss(
+                    reason=OUT_OF_MEMORY,
+                    plan=plan,
+                    options=_options(plan),
+                    step_time_s=float(steps[row]),
+                    short_bytes=int(fitting.missing_bytes[near[row]]),
+                    saved_by=_saving_change(plan, table, row, fitting.table),
+                )
+            )
+        return tuple(sorted(misses, key=lambda miss: (miss.step_time_s or 0.0, miss.options)))
+
+    def _why(self, listed: _Listed, order: Sequence[int], simulator: PlanSimulator) -> PlanDifference | None:
+        """Compares the breakdowns of the best plan and of the next that was simulated."""
+        simulated = [row for row in order if row in listed.prover.proof.simulated]
+        if len(simulated) < 2:
+            return None
+        first, second = (simulator.answer(listed.prover.table.plan(row)).breakdown.mean_s for row in simulated[:2])
+        parts = {name: first.get(name, 0.0) - second.get(name, 0.0) for name in (*first, *second)}
+        return PlanDifference(listed.ranked(simulated[1]), {name: each for name, each in parts.items() if each})
+
+
+def _divided(table: PlanTable, memory: MemoryColumns, capacity_bytes: int) -> _Fitting:
+    misses = ~memory.fits
+    return _Fitting(
+        table.select(memory.fits),
+        memory.peak_bytes[memory.fits],
+        memory.needed_bytes[memory.fits],
+        table.select(misses),
+        np.maximum(memory.needed_bytes[misses] - capacity_bytes, 0),
+    )
+
+
+def _options(plan: Plan) -> str:
+    return plan_options(plan, Plan(gpus=0))
+
+
+def _saving_change(plan: Plan, misses: PlanTable, row: int, fitting: PlanTable) -> str | None:
+    """Returns the smallest change of options by which a plan fits, as far as the search has such a plan."""
+    if not len(fitting):
+        return None
+    different = np.zeros(len(fitting), dtype=np.int64)
+    for name, values in fitting.values.items():
+        value = misses.values_of(name)[int(misses.codes_of(name)[row])]
+        same = values.index(value) if value in values else -1
+        different += fitting.codes_of(name) != same
+    return option_words(plan, fitting.plan(int(different.argmin())))
+
+
+class _Listed:
+    """The plans of a result, by row."""
+
+    def __init__(self, search: _Search, fitting: _Fitting, prover: Prover, best: int) -> None:
+        self.search, self.fitting, self.prover, self.best = search, fitting, prover, best
+        self.steps_s = prover.expected_s()
+        self.rivals: Rivals = rivals_of(fitting.table, self.steps_s, best, search.model)
+        self._place: Mapping[int, int] = {row: place for place, row in enumerate(self.rivals.rows.tolist())}
+
+    def order(self) -> list[int]:
+        """Returns rows from the best on: simulated plans by rank, among others by their estimates."""
+        rows = np.lexsort((np.arange(len(self.steps_s)), self.fitting.needed_bytes, self.steps_s))
+        limit = self.search.request.top + len(self.prover.proof.refuted)
+        order = [row for row in rows[: limit + 1].tolist() if row not in self.prover.proof.refuted]
+        return [self.best, *(row for row in order if row != self.best)]
+
+    def indistinguishable(self) -> list[int]:
+        """Returns the rows that cannot be told from the best."""
+        return [int(self.rivals.rows[place]) for place in self.rivals.indistinguishable]
+
+    def measure_first(self) -> list[int]:
+        """Returns the rows to measure first."""
+        return [int(self.rivals.rows[place]) for place in self.rivals.measure_first]
+
+    def front(self) -> list[int]:
+        """Returns the rows of which none is both faster and smaller."""
+        return front_of(self.steps_s.tolist(), self.fitting.needed_bytes.tolist())
+
+    def ranked(self, row: int) -> RankedPlan:
+        """Returns a row as it is shown."""
+        plan, simulated = self.prover.table.plan(row), self.prover.proof.simulated.get(row)
+        sizes, place = PlanSizes.of(self.search.model, plan), self._place.get(row)
+        step_s = float(self.steps_s[row]) if simulated is None else simulated.step_time_s
+        needed = int(self.fitting.needed_bytes[row]) if simulated is None else simulated.needed_memory_bytes
+        peak = int(self.fitting.peak_bytes[row]) if simulated is None else simulated.peak_memory_bytes
+        return RankedPlan(
+            plan=plan,
+            options=_options(plan),
+            step_time_s=step_s,
+            evidence="estimated" if simulated is None else "simulated",
+            bound_s=float(self.prover.proof.values[row]),
+            peak_memory_bytes=peak,
+            needed_memory_bytes=needed,
+            headroom_bytes=self.search.capacity_bytes - needed,
+            tokens_per_s_per_gpu=sizes.gbs * sizes.seq_len / step_s / plan.gpus,
+            wins=0.0 if place is None else float(self.rivals.wins[place]),
+            ties=0.0 if place is None else float(self.rivals.ties[place]),
+        )
