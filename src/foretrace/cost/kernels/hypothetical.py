@@ -15,7 +15,7 @@ import numpy as np
 
 from foretrace.basics.elementary import exp, log
 from foretrace.basics.errors import Diagnostic
-from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, KnownPrices
 from foretrace.cost.kernels.model import EfficiencyModel, floor_s
 from foretrace.cost.kernels.parameters import efficiency
 from foretrace.hardware.cluster import Gpu
@@ -37,7 +37,7 @@ SAME_PRICE: Final = 1e-3
 
 
 class HypotheticalPricer:
-    """Prices of a preset, converted to a GPU that changes some of its figures.
+    """Prices of a preset, converted to a GPU that changes some of its figures; remembers what it has priced.
 
     `sources` are those of the preset, for kernels that the changes do not concern, then the same as converted.
     """
@@ -45,6 +45,7 @@ class HypotheticalPricer:
     def __init__(self, pricer: KernelPricer, base: Gpu, gpu: Gpu) -> None:
         self._pricer = pricer
         self._gpu = gpu
+        self._known = KnownPrices(self._priced)
         self._before = EfficiencyModel(base, efficiency(base))
         self._after = EfficiencyModel(gpu, efficiency(gpu))
         converted = (Source(_scaled_name(source.name, base, gpu), source.low, source.high) for source in pricer.sources)
@@ -53,9 +54,10 @@ class HypotheticalPricer:
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel; see `KernelPricer`."""
+        return self._known.of(kernels)
+
+    def _priced(self, kernels: list[Kernel]) -> KernelPrices:
         usual = self._pricer.price(kernels)
-        if not kernels:
-            return usual
         ratio = self._after.seconds(kernels) / self._before.seconds(kernels)
         # A measured price may lie below the datasheet's bound of the preset, and then as far below that of this GPU.
         bound_s, bound_before_s = floor_s(self._gpu, kernels), floor_s(self._before.gpu, kernels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -42,16 +42,22 @@ class KnownPrices:
 
     def of(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Returns the price of each kernel."""
-        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._prices))
-        if new:
-            if len(self._prices) + len(new) > MAX_KNOWN:
-                self._prices.clear()
-                new = list(dict.fromkeys(kernels))
-            priced = self._compute(new)
-            columns = (priced.duration_s, priced.source, priced.low, priced.high)
-            self._prices.update(zip(new, zip(*(column.tolist() for column in columns), strict=True), strict=True))
-        rows = np.array([self._prices[kernel] for kernel in kernels]).reshape(len(kernels), 4)
-        return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
+        rows = [self._prices.get(kernel) for kernel in kernels]
+        if None in rows:
+            self._add(dict.fromkeys(kernel for kernel, row in zip(kernels, rows, strict=True) if row is None), kernels)
+            rows = [self._prices[kernel] for kernel in kernels]
+        columns = np.array(rows, dtype=np.float64).reshape(len(kernels), 4).T
+        return KernelPrices(columns[0], columns[1].astype(np.int64), columns[2], columns[3])
+
+    def _add(self, new: Iterable[Kernel], all_kernels: Iterable[Kernel]) -> None:
+        """Prices new kernels; all that are asked for where the others have to be forgotten."""
+        kernels = list(new)
+        if len(self._prices) + len(kernels) > MAX_KNOWN:
+            self._prices.clear()
+            kernels = list(dict.fromkeys(all_kernels))
+        priced = self._compute(kernels)
+        columns = (priced.duration_s, priced.source, priced.low, priced.high)
+        self._prices.update(zip(kernels, zip(*(column.tolist() for column in columns), strict=True), strict=True))
 
 
 class KernelPricer(Protocol):
