@@ -22,7 +22,8 @@ def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     moved = np.asarray(starts, dtype=np.int64) - (ends - lengths)
-    numbers: NDArray[np.int64] = np.arange(total, dtype=np.int64) + np.repeat(moved, lengths)
+    numbers: NDArray[np.int64] = np.repeat(moved, lengths)
+    numbers += np.arange(total, dtype=np.int64)
     return numbers
 
 

@@ -108,13 +108,13 @@ def expand(program: Program) -> Ops:
     return Ops(
         program,
         first[program.instances.start].astype(np.int32),
-        rows.template[rows.of_op],
+        rows.template.take(rows.of_op),
         np.repeat(np.arange(len(rows.size), dtype=np.int32), rows.size),
         dep_start,
         dep_src,
         np.concatenate([lane_last, link_src[later]]).astype(np.int32),
         np.concatenate([lane_first, link_dst[later]]).astype(np.int32),
-        _Queues(rows, rows.communicator, len(program.communicators)).order().astype(np.int32),
+        _Queues(rows, rows.communicator, len(program.communicators)).order(),
     )
 
 
@@ -240,17 +240,21 @@ class _Queues:
         distance = np.full(len(self._rows.lane), none, dtype=np.int64)
         distance[self._row[1:]] = np.diff(self._row)
         distance[self._row[self._head]] = none
-        ops = np.arange(len(self._rows.of_op))
-        previous: Longs = np.maximum(ops - distance[self._rows.of_op], -1)
+        previous = distance.take(self._rows.of_op)
+        np.subtract(np.arange(len(previous)), previous, out=previous)
+        np.maximum(previous, -1, out=previous)
         first, last = self._ends()
         previous[first[1:]] = np.where(self._begins[1:], -1, last[:-1])
         return previous
 
-    def order(self) -> Longs:
+    def order(self) -> Ints:
         """The number of each op in its queue, from 0; -1 for ops in none."""
         lengths = self._length[self._segment]
-        ops = self._row[ranges(self._head[self._segment], lengths)] + np.repeat(self._op_of_row_0, lengths)
+        ops = self._row.take(ranges(self._head[self._segment], lengths))
+        ops += np.repeat(self._op_of_row_0, lengths)
         first = (np.cumsum(lengths) - lengths)[self._begins]
-        order = np.full(len(self._rows.of_op), -1, dtype=np.int64)
-        order[ops] = np.arange(len(ops)) - np.repeat(first, np.diff(np.append(first, len(ops))))
+        numbers = np.arange(len(ops))
+        numbers -= np.repeat(first, np.diff(np.append(first, len(ops))))
+        order = np.full(len(self._rows.of_op), -1, dtype=np.int32)
+        order[ops] = numbers
         return order
