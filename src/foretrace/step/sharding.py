@@ -12,7 +12,7 @@ from foretrace.program.kernels import Stream
 from foretrace.program.program import Communicator
 from foretrace.schedules import ActionKind
 from foretrace.step.segments import OPENS
-from foretrace.step.spec import Compute, Item, Sharding, Unit, Work
+from foretrace.step.spec import Call, Compute, Item, Sharding, Unit, Work
 
 GRADIENT_BUFFERS: Final = 2
 """Units whose whole gradients are there at once where every backward reduces them.
@@ -62,6 +62,20 @@ class ShardedUnits:
         """Returns the memory that the reduction of a unit's gradients takes, and what it gives back in the end."""
         copied = self._copied_bytes(sum(count for count, _, _ in _split(self.spec, unit)))
         return copied, copied + self.gradient_bytes(unit)
+
+    def calls(self, unit: Unit) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+        """Returns the gathers of a unit's parameters and the reductions of its gradients, without those of replicas."""
+        split = _split(self.spec, unit)
+        gathers = tuple(
+            Call("gather", Phase.FORWARD, Collective.ALL_GATHER, group, _gathered(self.spec, count, narrow))
+            for count, narrow, group in split
+            if self.spec.gathers
+        )
+        reductions = tuple(
+            Call("reduce", Phase.BACKWARD, Collective.REDUCE_SCATTER, group, self.spec.gradient_bytes * count)
+            for count, _, group in split
+        )
+        return gathers, reductions
 
     def gather(self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], **facts: Any) -> list[OpRef]:
         """Appends the all-gathers of a unit's parameters, dense ones and those of experts."""

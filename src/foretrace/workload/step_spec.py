@@ -125,7 +125,7 @@ def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
         tokens_per_step=float(setting.gbs * setting.seq_len),
         launches=launches,
         sharding=sharding,
-        prefetch=(plan.prefetch, plan.prefetch if setting.stack.backward_prefetch else 0),
+        prefetch=prefetch_of(setting),
         gradient_bytes=0 if keeps_gradients(setting) else optimizer.gradient_bytes,
         diagnostics=setting.diagnostics,
     )
@@ -137,6 +137,12 @@ def launches_of(setting: Setting) -> Launches | None:
     if graphs == "full" or stack.launch_s <= 0:
         return None
     return Launches(stack.launch_s, Source(stack.launch_source or f"host launches of {stack.name}", 0.7, 1.4), graphs)
+
+
+def prefetch_of(setting: Setting) -> tuple[int, int]:
+    """Returns how many units ahead parameters are gathered, forward and backward."""
+    ahead = setting.plan.prefetch
+    return ahead, ahead if setting.stack.backward_prefetch else 0
 
 
 def optimizer_of(setting: Setting) -> Adam:

@@ -28,12 +28,14 @@ from foretrace.search.planner.paths import KINDS, Chains
 from foretrace.search.planner.plan_table import PlanTable, combined
 from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
 from foretrace.simulation.simulate_input import on_host
+from foretrace.step.segments import CLOSES, OPENS
 from foretrace.step.sharding import ShardedUnits
+from foretrace.step.spec import Unit
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle_allowed
-from foretrace.workload.step_spec import launches_of, sharding_of, step_spec
+from foretrace.workload.step_spec import launches_of, prefetch_of, sharding_of, step_spec
 
 DIVISION: Final = ("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers")
 """Fields that divide the layers among pieces."""
@@ -88,8 +90,10 @@ class _Shape:
     """A shape with its chains, and the kinds of its pieces as counts of the search's kinds of units."""
 
     chains: Chains
+    pieces: tuple[tuple[UnitKind, ...], ...]
+    """The units of each kind of piece, in the order of the forward."""
     piece_units: Longs
-    """Units of each of the search's kinds in each kind of piece, `[piece kinds, kinds]`."""
+    """How many of these are of each of the search's kinds, `[piece kinds, kinds]`."""
     microbatch_chunks: int
     """Microbatches times chunks of a stage."""
     batched: bool
@@ -139,14 +143,17 @@ class ClosedForm:
             setting = self.setting(plan)
             shape = StepShape.of(setting)
             numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in shape.kinds]
-            pieces, kinds_of_pieces = np.unique(shape.counts, axis=0, return_inverse=True)
+            pieces = {piece: number for number, piece in enumerate(dict.fromkeys(shape.pieces))}
+            kinds_of_pieces = np.array([pieces[piece] for piece in shape.pieces])
             units = np.zeros((len(pieces), max(numbers) + 1), dtype=np.int64)
-            units[:, numbers] = pieces
+            for piece, number in pieces.items():
+                np.add.at(units[number], [numbers[kind] for kind in piece], 1)
             batched = setting.schedule in BATCHED and not plan.pp_overlap
             schedule = shape.schedule
-            chains = Chains.of(shape, kinds_of_pieces.ravel(), batched=batched)
+            chains = Chains.of(shape, kinds_of_pieces, batched=batched)
+            kinds = tuple(tuple(shape.kinds[kind] for kind in piece) for piece in pieces)
             self._shapes[plan] = _Shape(
-                chains, units, schedule.microbatches * schedule.chunks, batched, schedule.stages
+                chains, kinds, units, schedule.microbatches * schedule.chunks, batched, schedule.stages
             )
         return self._shapes[plan]
 
@@ -178,6 +185,8 @@ class _WorkCosts:
         sharding = sharding_of(setting)
         self.sharded = None if sharding is None else ShardedUnits(sharding, {})
         self._units: dict[UnitKind, UnitCosts] = {}
+        self._split: dict[UnitKind, tuple[float, float]] = {}
+        self._waits: dict[tuple[UnitKind, ...], tuple[float, ...]] = {}
         self._lost: dict[object, tuple[float, float]] = {}
         self.output_bytes = 0
 
@@ -192,10 +201,75 @@ class _WorkCosts:
             self._units[kind] = self.prices.unit_costs(work, self.launches, self.sharded)
             if kind.role == "layer":
                 self.output_bytes = work.output_bytes
+            if self.sharded is not None:
+                unit = Unit(work, kind.number if kind.role == "layer" else -1)
+                gathers, reductions = (sum(map(self.prices.seconds, calls)) for calls in self.sharded.calls(unit))
+                self._split[kind] = gathers, reductions
 
     def unit(self, kind: UnitKind) -> UnitCosts:
         """Returns the costs of a kind that has been learned."""
         return self._units[kind]
+
+    def split_s(self, kind: UnitKind) -> tuple[float, ...]:
+        """Returns the seconds of a unit's gathers and reductions on their lane, by kind of action."""
+        if self.sharded is None or not self.sharded.spec.overlap:
+            return (0.0,) * KINDS
+        gather, reduce = self._split[kind]
+        again = gather if self._releases(kind) else 0.0
+        return gather, again + reduce, again, reduce
+
+    def waits_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
+        """Returns how long a piece at least waits for its own gathers and reductions, by kind of action.
+
+        A unit begins no sooner than its gather ends. That begins with the unit before it, or after it where nothing is
+        fetched ahead, and comes after the reduction of the unit before that one.
+        """
+        if self.sharded is None:
+            return (0.0,) * KINDS
+        if piece not in self._waits:
+            forward, backward = prefetch_of(self.setting)
+            self._waits[piece] = (
+                self._wait_s(piece, ActionKind.FORWARD, ahead=forward > 0),
+                *(self._wait_s(piece[::-1], kind, ahead=backward > 0) for kind in list(ActionKind)[1:]),
+            )
+        return self._waits[piece]
+
+    def _wait_s(self, units: tuple[UnitKind, ...], kind: ActionKind, *, ahead: bool) -> float:
+        assert self.sharded is not None
+        opens, closes = kind in (ActionKind.FORWARD, *OPENS), kind in CLOSES
+        gathers = [
+            self._split[unit][0] if opens and (kind == ActionKind.FORWARD or self._releases(unit)) else 0.0
+            for unit in units
+        ]
+        reductions = [self._split[unit][1] if closes else 0.0 for unit in units]
+        # In a pipeline the first gather may run while the stage waits for an activation, and the last reduction while
+        # the gradient of the input is on its way to another stage.
+        one_stage = self.setting.plan.pp == 1
+        first = gathers[0] if one_stage else 0.0
+        if not self.sharded.spec.overlap:
+            return sum(reductions if one_stage else reductions[:-1])
+        if not ahead:
+            return first + sum(gathers[1:])
+        waited = first
+        for at in range(len(units) - 1):
+            busy = gathers[at + 1] + (reductions[at - 1] if at else 0.0)
+            waited += max(busy - self._units[units[at]].seconds[kind], 0.0)
+        return waited
+
+    def last_reduction_s(self, piece: tuple[UnitKind, ...]) -> float:
+        """Returns the reduction that follows the last unit of a piece's backward."""
+        if self.sharded is None or not self.sharded.spec.overlap:
+            return 0.0
+        return self._split[piece[0]][1]
+
+    def _releases(self, kind: UnitKind) -> bool:
+        """Returns whether a unit gathers its parameters again for the backward."""
+        return (
+            self.sharded is not None
+            and self.sharded.spec.gathers
+            and self.sharded.spec.reshard
+            and (kind.role in ("layer", "mtp"))
+        )
 
     def transfers(self, prices: MeshPrices) -> tuple[float, float, float, float]:
         """Returns what transfers between the stages of a mesh cost.
@@ -244,18 +318,23 @@ class _Evaluation:
         prices = [owner.mesh_prices(owner.sizes(table.plan(row)).mesh) for row in meshes.tolist()]
         places = number_each(tuple(tuple(each.layouts(axis)) for axis in UNIT_AXES) for each in prices)
         one_stage = (table.column("pp") == 1).astype(np.int64)
-        # Optimizer states may be split without a change of the layers' work.
+        # Optimizer states may be split without a change of the layers' work; gradients and parameters may not.
         split = table.gather("zero", lambda zero: 0 if zero in (0, 1) else 1 if zero is None else zero)
-        rows, self.work_of = combined(table.keys(*WORK)[1], places[mesh_of], one_stage, split)
+        waits = np.where(split > 0, table.column("grad_overlap") + 1, 0)
+        where = np.where(split > 0, mesh_of + 1, 0)
+        rows, self.work_of = combined(table.keys(*WORK)[1], places[mesh_of], one_stage, split, waits, where)
         kinds = owner.kinds
         works = [owner.work(_simplest_work(table.plan(row))) for row in rows.tolist()]
         self.seconds = np.zeros((len(rows), len(kinds), KINDS))
         self.launched = np.zeros((len(rows), len(kinds), KINDS))
+        self.split = np.zeros((len(rows), len(kinds), KINDS))
+        self.works = works
         for number, work in enumerate(works):
             work.learn(kinds)
             for at, kind in enumerate(kinds):
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.seconds
+                self.split[number, at] = work.split_s(kind)
                 if work.launches is not None:
                     self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
         pairs, self.pair_of = combined(self.work_of, mesh_of)
@@ -290,7 +369,15 @@ class _Evaluation:
         """Returns the bounds and estimates of rows of one shape, and whether their ranks meet."""
         chains = shape.chains
         works, work = distinct_of(self.work_of[rows])
-        seconds = _of_pieces(shape.piece_units, self.seconds[works])[:, work]
+        seconds = _of_pieces(shape.piece_units, self.seconds[works])
+        last_reduction = np.zeros((len(chains.stages), len(works)))
+        for at, number in enumerate(works.tolist()):
+            costs_of = self.works[number]
+            if costs_of.sharded is not None:
+                seconds[:, at] += [wait for piece in shape.pieces for wait in costs_of.waits_s(piece)]
+                finals = (shape.pieces[column // KINDS] for column in chains.finals.tolist())
+                last_reduction[:, at] = [costs_of.last_reduction_s(piece) for piece in finals]
+        seconds = seconds[:, work]
         ends, end = distinct_of(self.end_of[rows])
         costs = [self.ends[number] for number in ends.tolist()]
         head, tail, reduce, host = (
@@ -303,6 +390,7 @@ class _Evaluation:
         fixed = (head[:, chains.first, chains.enters] + final).T
         fixed = np.where((chains.whole_stage[:, None] > 0) | meets, fixed, -np.inf)
         chain = fixed[:, end]
+        chain += np.where(chains.leaves < 0, 1.0, 0.0)[:, None] * last_reduction[chains.last][:, work]
         chain += chains.transfers[:, None] * transfers[0]
         chain += chains.exchanges[:, None] * transfers[1]
         for column in np.flatnonzero(chains.counts.any(axis=0)).tolist():
@@ -310,14 +398,24 @@ class _Evaluation:
         bound = chain.max(axis=0)
         # The host launches the last action after all others; what follows waits for that action.
         launched = _of_pieces(shape.piece_units, self.launched[works])
-        launching = np.zeros((len(chains.totals), len(works)))
-        for column in np.flatnonzero(chains.totals.any(axis=0)).tolist():
-            launching += chains.totals[:, column, None] * launched[column]
-        launching -= launched[chains.finals]
+        launching = _totals(chains, launched) - launched[chains.finals]
         by_host = launching[:, work] + seconds[chains.finals] + np.where(meets, (host + tail).T, -np.inf)[:, end]
         meeting = np.array([each.meeting_s for each in costs])[end]
-        bound = np.maximum(bound, by_host.max(axis=0)) + meeting
+        bound = np.maximum(bound, by_host.max(axis=0))
+        if self.split[works].any():
+            lane = _totals(chains, _of_pieces(shape.piece_units, self.split[works]))[:, work]
+            lane += np.where(meets, head[:, :, 0].T + tail.T, 0.0)[:, end]
+            bound = np.maximum(bound, lane.max(axis=0))
+        bound = bound + meeting
         return bound, bound + _overlap(shape, transfers), meets[end]
+
+
+def _totals(chains: Chains, table: Floats) -> Floats:
+    """Returns the sums of a table `[piece kinds · 4, works]` over all actions of stages, `[stages, works]`."""
+    sums = np.zeros((len(chains.totals), table.shape[1]))
+    for column in np.flatnonzero(chains.totals.any(axis=0)).tolist():
+        sums += chains.totals[:, column, None] * table[column]
+    return sums
 
 
 def _overlap(shape: _Shape, transfers: Floats) -> Floats:
@@ -373,7 +471,7 @@ def _simplest_work(plan: Plan) -> Plan:
         pp_overlap=False,
         recompute_layers=None,
         offload_layers=0,
-        grad_overlap=None,
+        grad_overlap=plan.grad_overlap if plan.zero in (None, 2, 3) else None,
         param_overlap=None,
         offload_optimizer=False,
         **_UNDIVIDED,
