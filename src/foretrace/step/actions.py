@@ -11,6 +11,7 @@ from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED, Kind, label
 from foretrace.program.kernels import Copy, kernel_text
 from foretrace.schedules import ActionKind
+from foretrace.step.contract import ContractedUnits, Contraction, join_units
 from foretrace.step.groups import Groups
 from foretrace.step.memory_rules import Memory, MemoryRules
 from foretrace.step.segments import CLOSES, OPENS, PHASES, UnitPart, count_launches, cut_parts, items_of, parts_of
@@ -37,6 +38,11 @@ class Marks:
         self.first.append(_NONE)
         self.last.append(_NONE)
 
+    def join(self) -> None:
+        """Adds a unit that is written as one op with the one before it."""
+        self.first.append(self.first[-1])
+        self.last.append(self.last[-1])
+
     def close(self, entry: int, end: int, *, forward: bool) -> None:
         """Gives units without ops those next to them, and puts all in the order of the model.
 
@@ -56,8 +62,15 @@ class Marks:
 class ActionWriter:
     """Writes actions as blocks with the ports `in` and `out`, and remembers which of their ops others wait for."""
 
-    def __init__(self, build: ProgramBuilder, spec: StepSpec, groups: Groups, detail: Detail) -> None:
-        self.build, self.spec, self.groups, self.detail = build, spec, groups, detail
+    def __init__(
+        self,
+        build: ProgramBuilder,
+        spec: StepSpec,
+        groups: Groups,
+        detail: Detail,
+        contraction: Contraction | None = None,
+    ) -> None:
+        self.build, self.spec, self.groups, self.detail, self.contraction = build, spec, groups, detail, contraction
         self.marks: dict[int, Marks] = {}
         self.sharded = ShardedUnits(spec.sharding, groups) if spec.sharding else None
         self.rules = MemoryRules(self.sharded, spec.gradient_bytes)
@@ -65,10 +78,18 @@ class ActionWriter:
         self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
         self._items: dict[tuple[int, ActionKind], Sequence[Item]] = {}
         self._parts: dict[tuple[int, ActionKind], list[UnitPart]] = {}
+        self._contracted: dict[tuple[int, ActionKind], list[UnitPart] | None] = {}
         self._launches: dict[tuple[int, ActionKind], int] = {}
 
     def block(
-        self, kind: ActionKind, number: int, chunk: ChunkSpec, cuts: tuple[Cut, ...] = (), *, first: bool = False
+        self,
+        kind: ActionKind,
+        number: int,
+        chunk: ChunkSpec,
+        cuts: tuple[Cut, ...] = (),
+        *,
+        first: bool = False,
+        tied: frozenset[int] = frozenset(),
     ) -> BlockBuilder:
         """Returns the block of an action. Actions that do the same share it.
 
@@ -78,12 +99,13 @@ class ActionWriter:
             chunk: The units to run.
             cuts: Items that run within it, if it is the last backward of its chunk.
             first: Whether it is the first microbatch of its chunk.
+            tied: The units to which the end of the step is tied, which are not contracted to one op with others.
         """
         allocates = first and kind in CLOSES and self.spec.gradient_bytes > 0
-        key = (kind, number, id(chunk), allocates, id(cuts) if cuts else 0)
+        key = (kind, number, id(chunk), allocates, id(cuts) if cuts else 0, tied)
         block = self._blocks.get(key)
         if block is None:
-            block = self._blocks[key] = _BlockWriter(self, kind, number, allocates).write(chunk, cuts)
+            block = self._blocks[key] = _BlockWriter(self, kind, number, allocates).write(chunk, cuts, tied)
         return block
 
     def items(self, work: Work, kind: ActionKind) -> Sequence[Item]:
@@ -100,6 +122,14 @@ class ActionWriter:
         if key not in self._parts:
             self._parts[key] = parts_of(self.items(work, kind))
         return self._parts[key]
+
+    def contracted_parts(self, work: Work, kind: ActionKind) -> list[UnitPart] | None:
+        """Returns the same with all that follows itself on the compute lane as one; None where that is not possible."""
+        key = id(work), kind
+        if key not in self._contracted:
+            contraction, items = self.contraction, self.items(work, kind)
+            self._contracted[key] = None if contraction is None else contraction.parts(work, kind, items)
+        return self._contracted[key]
 
     def launches(self, work: Work, kind: ActionKind, graphs: CudaGraphs) -> int:
         """Counts the host's launches of a work in an action."""
@@ -129,12 +159,15 @@ class _BlockWriter:
         self.leaving: tuple[Unit, OpRef] | None = None
         """A unit whose activations are on their way to the host, and the copy."""
 
-    def write(self, chunk: ChunkSpec, cuts: tuple[Cut, ...]) -> BlockBuilder:
+    def write(self, chunk: ChunkSpec, cuts: tuple[Cut, ...], tied: frozenset[int]) -> BlockBuilder:
         """Writes all units in the order of the action."""
         forward = self.kind == ActionKind.FORWARD
         units = chunk.units if forward else chunk.units[::-1]
         cut = cut_parts([self.owner.items(unit.work, self.kind) for unit in units], cuts) if cuts else None
         launch = self._launches(units)
+        # In a pipeline it is enough that the next action's launches come after these: half as many chains of ops.
+        waits_for_launches = bool(launch) and self.owner.spec.mesh.pp == 1
+        contracted = None if cut else self._contracted(units, tied, last_whole=waits_for_launches)
         sharded = self.owner.sharded
         gathers = sharded is not None and sharded.spec.gathers
         fetches = gathers or (self.kind in OPENS and any(unit.offloaded_bytes for unit in units))
@@ -152,9 +185,15 @@ class _BlockWriter:
                 self.marks.skip()
                 self._release()
                 continue
+            if contracted is not None:
+                if at in contracted.joined:
+                    self.marks.join()
+                    continue
+                parts = contracted.parts.get(at, parts)
             if entry < 0:
                 self.begin = [self._instant("begin").op] if needs_begin(parts) else []
-            first, ending = self._unit(units[at], at, parts, repeatable=cut is None)
+            whole = cut is None and (contracted is None or at not in contracted.parts)
+            first, ending = self._unit(units[at], at, parts, repeatable=whole)
             if entry < 0:
                 entry = first
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
@@ -164,13 +203,44 @@ class _BlockWriter:
             self.exits.append(self._instant("join", self._refs([*self.open, *self.joins])).op)
         self._release()
         self.marks.close(self.exits[0] if entry < 0 else entry, self.exits[-1], forward=forward)
-        # In a pipeline it is enough that the next action's launches come after these: half as many chains of ops.
-        if entry >= 0 and launch and ending != entry and self.owner.spec.mesh.pp == 1:
+        if entry >= 0 and ending != entry and waits_for_launches:
             self.block.deps.append((launch[-1].op, ending))
         self.block.ports["in"] = self.begin[0] if self.begin else entry if entry >= 0 else self.exits[0]
         # The next action needs the activations, not gradients that are still being reduced.
         self.block.ports["out"] = self.exits[-1]
         return self.block
+
+    def _contracted(self, units: tuple[Unit, ...], tied: frozenset[int], *, last_whole: bool) -> ContractedUnits | None:
+        """Returns the contracted parts of units in the order of the action.
+
+        Args:
+            units: The units.
+            tied: The numbers, in the order of the model, of those that others wait for or that wait for others.
+            last_whole: Whether the last op of the action waits for the host, so that it must be an op of its own.
+        """
+        owner, kind = self.owner, self.kind
+        if owner.contraction is None:
+            return None
+        parts = [owner.contracted_parts(unit.work, kind) for unit in units]
+        present = [bool(owner.items(unit.work, kind) or self._memory(unit)) for unit in units]
+        if any(present):
+            first, last = present.index(True), len(units) - 1 - present[::-1].index(True)
+            if last_whole:
+                parts[last] = None
+            # A call at the very beginning does not wait for the host, as the first computation does.
+            if needs_begin(owner.parts(units[first].work, kind)):
+                parts[first] = None
+        sharded = owner.sharded
+        # A unit that something is fetched for, or whose gradients or activations go elsewhere, stays an op of its own.
+        apart = any(
+            unit.offloaded_bytes
+            or (sharded is not None and (sharded.gathers(unit, kind) or (kind in CLOSES and sharded.reduces(unit))))
+            for unit in units
+        )
+        if apart:
+            return ContractedUnits({at: own for at, own in enumerate(parts) if own is not None}, frozenset())
+        order = tied if kind == ActionKind.FORWARD else {len(units) - 1 - number for number in tied}
+        return join_units(parts, present, order, kind)
 
     def _instant(self, name: str, after: Sequence[OpRef] = (), **facts: Any) -> OpRef:
         return self.block.compute(name, 0.0, phase=self.phase, after=after, **self.facts, **facts)
@@ -221,7 +291,9 @@ class _BlockWriter:
         written, moved = owner.units.get(key) if repeatable else None, 0
         if written is None:
             writer = UnitWriter(block, owner.groups, owner.spec.launches, owner.detail, self._facts(unit))
-            written = writer.write(parts, self._memory(unit), self.phase)
+            # At the level of actions only times count.
+            memory = self._memory(unit) if owner.contraction is None else Memory()
+            written = writer.write(parts, memory, self.phase)
             if repeatable:
                 owner.units[key] = written.draft()
         else:

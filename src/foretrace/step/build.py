@@ -18,18 +18,27 @@ from foretrace.schedules import StageActions
 from foretrace.schedules.pipeline import BATCHED, Pipeline, PlacedPart, StagePart, pipeline
 from foretrace.step.actions import ActionWriter, Marks
 from foretrace.step.check import check_spec
-from foretrace.step.end import turns_of
+from foretrace.step.contract import Contraction, UnitSeconds, contractible
+from foretrace.step.end import Turns, turns_of
 from foretrace.step.groups import Groups
 from foretrace.step.segments import Segment
 from foretrace.step.spec import Call, Compute, Cut, EndItem, RoleSpec, StepSpec
 from foretrace.step.units import Detail, collective_op, compute_op
 
 
-def build_step(spec: StepSpec, *, detail: Detail = "segment") -> Program:
+def build_step(spec: StepSpec, *, detail: Detail = "segment", seconds: UnitSeconds | None = None) -> Program:
     """Writes a step as a program; kernels, bytes and collectives without seconds are not priced yet.
 
-    `detail` says whether kernels that run without a break between communications are one op, or each an op of its own.
-    The time of the step is the same.
+    With `seconds` the step is written at the level of actions: ops that only the compute lane orders are one op, which
+    takes the sum of their seconds. Such a program takes as long as the whole one without overlap cost. It has no memory
+    of activations and no kernels of layers. A step in which several roles share a stage is written in full, because a
+    rank may then wait for another within a contracted collective.
+
+    Args:
+        spec: The step.
+        detail: Whether kernels that run without a break between communications are one op, or each an op of its own.
+            The time of the step is the same.
+        seconds: The seconds of each unit's work.
 
     Raises:
         InputError: The parts of the spec do not fit together.
@@ -43,7 +52,8 @@ def build_step(spec: StepSpec, *, detail: Detail = "segment") -> Program:
             tokens_per_step=spec.tokens_per_step,
             diagnostics=spec.diagnostics,
         )
-        _StepWriter(build, spec, detail).write()
+        contraction = None if seconds is None or not contractible(spec) else Contraction(spec, seconds)
+        _StepWriter(build, spec, detail, contraction).write()
         # Ranks of a stage do the same or, where it has several roles, what their producer has compared.
         return build.program(checked=False)
 
@@ -51,9 +61,11 @@ def build_step(spec: StepSpec, *, detail: Detail = "segment") -> Program:
 class _StepWriter:
     """Writes the roles of one step."""
 
-    def __init__(self, build: ProgramBuilder, spec: StepSpec, detail: Detail) -> None:
+    def __init__(
+        self, build: ProgramBuilder, spec: StepSpec, detail: Detail, contraction: Contraction | None = None
+    ) -> None:
         self.build, self.spec, self.groups = build, spec, Groups(build)
-        self.actions = ActionWriter(build, spec, self.groups, detail)
+        self.actions = ActionWriter(build, spec, self.groups, detail, contraction)
         self._ends: dict[int, tuple[BlockBuilder, list[OpRef]]] = {}
         self._cuts: dict[tuple[int, int], tuple[Cut, ...]] = {}
 
@@ -75,26 +87,42 @@ class _StepWriter:
         variants, direction = np.array(spec.variants), spec.schedule.direction.tolist()
         first = np.array([direction.index(way) for way in spec.schedule.chunk_direction.tolist()])
 
+        turns, contracts = turns_of(spec.schedule)[role.stage], self.actions.contraction is not None
+        tied = self._tied_units(role, turns) if contracts else {}
+        allocates = spec.gradient_bytes > 0 and not contracts
+
         def table(rows: StageActions) -> tuple[list[BlockBuilder], Longs]:
             code, finals = rows.kind * spec.schedule.chunks + rows.chunk, set[int]()
-            # All microbatches of a chunk do the same unless they have variants, cuts, or gradients to allocate.
-            if len(variants) > 1 or role.cuts or spec.gradient_bytes:
-                begins = rows.microbatch == first[rows.chunk]
-                ends = np.zeros(len(rows), dtype=np.bool_)
+            # All microbatches of a chunk do the same unless they have variants, cuts, gradients to allocate, or units
+            # to which the end of the step is tied.
+            if len(variants) > 1 or role.cuts or allocates or tied:
+                begins = rows.microbatch == first[rows.chunk] if allocates else np.zeros(len(rows), dtype=np.bool_)
+                apart = np.zeros(len(rows), dtype=np.bool_)
                 if role.cuts:
-                    finals = set(turns_of(spec.schedule)[role.stage].finals.values())
-                    ends[list(finals)] = True
-                code = ((code * len(variants) + rows.microbatch % len(variants)) * 2 + begins) * 2 + ends
+                    finals = set(turns.finals.values())
+                apart[[*finals, *tied]] = True
+                code = ((code * len(variants) + rows.microbatch % len(variants)) * 2 + begins) * 2 + apart
             examples, which = first_uses(code)
             blocks = []
             for row in examples.tolist():
                 kind, microbatch, chunk = rows.action(row)
                 cuts = self._cuts_of(role, chunk) if row in finals else ()
                 what = role.chunks[chunk][spec.variants[microbatch % len(variants)]]
-                blocks.append(self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk]))
+                begun = allocates and microbatch == int(first[chunk])
+                block = self.actions.block(kind, chunk, what, cuts, first=begun, tied=tied.get(row, frozenset()))
+                blocks.append(block)
             return blocks, which
 
         return StagePart(role.stage, role.name, role.ranks, table)
+
+    def _tied_units(self, role: RoleSpec, turns: Turns) -> dict[int, frozenset[int]]:
+        """Returns the rows of actions whose units the end of the step is tied to, with these units."""
+        tied: dict[int, set[int]] = {}
+        for item in role.end:
+            for place, rows in ((item.when, turns.finals), (item.before, turns.firsts)):
+                if place is not None:
+                    tied.setdefault(rows[place[0]], set()).add(place[1])
+        return {row: frozenset(units) for row, units in tied.items()}
 
     def _cuts_of(self, role: RoleSpec, chunk: int) -> tuple[Cut, ...]:
         """Returns the cuts of a chunk as one object, so that roles with the same cuts share a block."""

@@ -1,0 +1,100 @@
+"""The step at the level of actions takes as long as the whole program without overlap cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import foretrace
+from foretrace import ForetraceError, Machine, Plan
+from foretrace.readings.scenario import Scenario
+from foretrace.schedules import ActionKind, names
+from foretrace.simulation.action_level import MachineUnits, action_step_s
+from foretrace.simulation.simulate import simulate_program
+from foretrace.step import build_step
+from foretrace.step.spec import RoleSpec, StepSpec, Work
+from foretrace.workload.step_spec import step_spec
+from property.plans import PlannedModel, last_layers, planned_models
+
+CLOSE = 1e-9
+
+
+@cache
+def machine(name: str) -> Machine:
+    """A machine whose prices are kept over all examples."""
+    return Machine(name, overlap_cost=False)
+
+
+def spec_of(planned: PlannedModel) -> StepSpec:
+    """The step of a plan; rejects an example that is refused."""
+    try:
+        return step_spec(foretrace.model(planned.model, planned.plan).setting())
+    except ForetraceError:
+        assume(False)
+        raise
+
+
+def whole_step_s(spec: StepSpec, on: Machine) -> float:
+    """The step time of the whole program."""
+    return simulate_program(build_step(spec), on, Scenario(), explain=False).step_time_s
+
+
+class SomeUnits(MachineUnits):
+    """The seconds of some works only, so that contracted units come next to whole ones."""
+
+    def seconds(self, work: Work, kind: ActionKind) -> float | None:
+        """Forgets every other (work, kind)."""
+        return None if (len(work.name) + kind) % 2 else super().seconds(work, kind)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@given(
+    planned_models(),
+    st.sampled_from(("h100-dgx", "a100-dgx", "gb200-nvl72")),
+    st.sampled_from((None, None, "looped-bfs", "interleaved-zb", "zb-v", "dualpipe", "dualpipe-v", "gpipe")),
+    st.booleans(),
+    st.sampled_from((0, 0, 0, 1)),
+)
+def test_contracted_steps_take_as_long(
+    planned: PlannedModel, cluster: str, schedule: str | None, some: bool, offload_layers: int
+) -> None:
+    plan = planned.plan
+    if schedule is not None and plan.pp > 1:
+        plan = replace(plan, schedule=schedule, vpp=1)
+    spec = spec_of(replace(planned, plan=replace(plan, offload_layers=offload_layers)))
+    on = machine(cluster)
+    whole = whole_step_s(spec, on)
+    units = SomeUnits(spec, on) if some else None
+    assert action_step_s(spec, on, units) == pytest.approx(whole, rel=CLOSE)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_schedule_is_contracted(name: str) -> None:
+    plan = Plan(gpus=16, tp=2, pp=4, gbs=64, schedule=name, zero=1)
+    spec = step_spec(foretrace.model(last_layers("llama3-8b", 16), plan).setting())
+    on = machine("h100-dgx")
+    contracted, whole = build_step(spec, seconds=MachineUnits(spec, on)), build_step(spec)
+    assert contracted.op_count < whole.op_count / 2
+    assert action_step_s(spec, on) == pytest.approx(whole_step_s(spec, on), rel=CLOSE)
+
+
+def test_stages_with_several_roles_are_run_in_full() -> None:
+    plan = Plan(gpus=8, ep=4, pp=2, gbs=16, routing=1.5)
+    spec = step_spec(foretrace.model(last_layers("mixtral-8x7b", 4), plan).setting())
+    several = replace(spec, roles=tuple(_halves(spec)))
+    on = machine("h100-dgx")
+    assert build_step(several, seconds=MachineUnits(several, on)).op_count == build_step(several).op_count
+    assert action_step_s(several, on) == pytest.approx(whole_step_s(several, on), rel=CLOSE)
+
+
+def _halves(spec: StepSpec) -> list[RoleSpec]:
+    """The roles of a step with the ranks of each divided between two."""
+    return [
+        replace(role, name=f"{role.name}.{number}", ranks=list(role.ranks)[number::2])
+        for role in spec.roles
+        for number in range(2)
+    ]
