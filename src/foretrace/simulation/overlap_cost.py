@@ -1,194 +1,417 @@
 """Computes what communication costs the computation next to it: how much work of each op it covers.
 
-A call covers the work that its rank gets done while it runs. That work is followed from the place in the computation
-where the call starts, at the pace that the call leaves. The cost has three parts:
+A call covers the work that its rank gets done while it runs, from the place in the computation where it starts, at the
+pace that it leaves. The cost has three parts, each of which only adds to those before it:
 
-- *Calls of every microbatch* start where their unit is written to start them: the gather of a layer starts with the
-  layer before it, whatever that costs. So all microbatches cost the same.
+- *Calls of every microbatch* start where their block is written to start them, so what they cost follows from the block
+  (`cost/local_overlap.py`). All microbatches cost the same, and no run is needed.
 - *Transfers between stages* start when another stage is done, next to other kernels in each microbatch. All kernels of
-  a microbatch bear their cost in proportion.
-- *Calls of a step*, such as reductions of gradients, start where the timeline has them.
+  a microbatch bear their cost in proportion. This needs no run either.
+- *Calls of a step*, such as reductions of gradients, and what calls leave to the block after theirs, start where a run
+  with the cost so far has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, Protocol
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Longs, Mask, distinct, ranges
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask, ranges
+from foretrace.cost.local_overlap import MAX_COST, BlockOps, LocalCost, follow, local_cost
 from foretrace.cost.overlap import Overlaps
+from foretrace.engine import jit
 from foretrace.program.graph import Graph
-from foretrace.program.timeline import Timeline
 
-ROUNDS: Final = 2
-"""How often a job is run to find where its calls start; the cost of the first run moves them a little."""
-CLOSE_ENOUGH: Final = 1e-2
-"""Share of its own time by which no op differs if a run confirms a cost. A share of the step would be reached sooner in
-a step of more microbatches, and equal microbatches would take different times."""
 CLOSE_TO_STEP: Final = 1e-3
 """Share of the step by which no op differs if a run with shared links confirms a cost."""
 MAX_STEPS: Final = 4
 """Steps after its own in which the computation next to a call is looked for."""
-MAX_LOST: Final = 0.75
-"""Share of its pace that communications together may cost an op."""
 
 
-def overlap_cost_s(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overlaps | None) -> Floats:
-    """Returns the seconds by which each node takes longer than alone, because of what runs next to it.
+class RunTimes(Protocol):
+    """When the nodes of a graph start and end in a run, in seconds, and how long a step takes."""
 
-    `run` returns the timeline of given durations; it is not called if nothing costs anything. If the last call of it
-    confirms the cost, it has run with exactly that cost.
-    """
-    cost_s = np.zeros(len(alone_s))
-    if overlaps is None or not (overlaps.slowdown > 1).any():
-        return cost_s
-    for round_ in range(ROUNDS):
-        observed_s = covered_cost_s(run(alone_s + cost_s), alone_s, overlaps)
-        if round_ and (np.abs(observed_s - cost_s) <= CLOSE_ENOUGH * alone_s).all():
-            break
-        cost_s = observed_s
-    return cost_s
-
-
-def settles(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overlaps, cost_s: Floats) -> bool:
-    """Returns whether a run with this cost shows it, up to a share of the step by which ops differ.
-
-    Where communications share links, runs take so long that a small difference is not worth another one.
-    """
-    timeline = run(alone_s + cost_s)
-    change = np.abs(covered_cost_s(timeline, alone_s, overlaps) - cost_s)
-    return bool(change.max(initial=0.0) <= CLOSE_TO_STEP * timeline.step_time_s)
-
-
-def covered_cost_s(timeline: Timeline, alone_s: Floats, overlaps: Overlaps) -> Floats:
-    """Returns what the communications of a timeline cost each node, in seconds."""
-    graph = timeline.graph
-    costly = np.append((overlaps.slowdown > 1).any(axis=0), False)
-    kernels, uses = overlaps.kernels[graph.op], overlaps.uses[graph.op]
-    lasts = timeline.end_s - timeline.start_s
-    computes, communicates = (kernels >= 0) & (lasts > 0), costly[uses] & (lasts > 0)
-    in_microbatch = (graph.ops.microbatch >= 0)[graph.op]
-    period = timeline.step_time_s if graph.program.repeats else 0.0
-    lane_of_pair = _lanes_of_pairs(graph, in_microbatch)
-    cost_s = np.zeros(len(graph))
-    for first, last in zip(graph.start[:-1].tolist(), graph.start[1:].tolist(), strict=True):
-        nodes, calls = (first + np.flatnonzero(which[first:last]) for which in (computes, communicates))
-        if not len(nodes) or not len(calls):
-            continue
-        nodes = nodes[np.argsort(timeline.start_s[nodes], kind="stable")]
-        work = _Work(timeline.start_s[nodes], timeline.end_s[nodes], alone_s[nodes], in_microbatch[nodes], period)
-        lanes = lane_of_pair[calls]
-        # Transfers that computation waits for share one lane; others have one for every channel (schedules/pipeline).
-        is_transfer = (lanes >= 0) & (len(distinct(lanes[lanes >= 0])) > 1)
-        calls_of_rank = _Calls(timeline.start_s[calls], lasts[calls], uses[calls], is_transfer)
-        cost_s[nodes] = work.cost_s(calls_of_rank, overlaps.slowdown[kernels[nodes]])
-    return np.minimum(cost_s, alone_s * MAX_LOST / (1 - MAX_LOST))
-
-
-def _lanes_of_pairs(graph: Graph, in_microbatch: Mask) -> Longs:
-    """Returns the lane of each node that moves a microbatch between stages; -1 for other nodes."""
-    pairs = np.array([communicator.pair is not None for communicator in graph.program.communicators] + [False])
-    if not pairs.any():
-        return np.full(len(graph), -1)
-    moves = pairs[graph.ops.ints("communicator")][graph.op] & in_microbatch
-    return np.where(moves, graph.ops.ints("lane")[graph.op], -1)
+    @property
+    def start_s(self) -> Floats: ...
+    @property
+    def end_s(self) -> Floats: ...
+    @property
+    def step_time_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """Calls of one rank class: when each starts, how long it lasts, and the kind of its resource use."""
+    """Calls of one use: the number of their rank class, their place among its computations, how long they last."""
 
-    start_s: Floats
+    at: Longs
+    share: Floats
+    past_s: Floats
     last_s: Floats
-    use: Longs
-    is_transfer: Mask
-    """Whether it moves a microbatch between stages next to computation."""
-
-    def by_use(self, which: Mask) -> list[tuple[int, Floats, Floats]]:
-        """Returns each kind of use with the starts and durations of its calls, of those that are chosen."""
-        chosen = [(use, which & (self.use == use)) for use in distinct(self.use[which]).tolist()]
-        return [(use, self.start_s[is_of_use], self.last_s[is_of_use]) for use, is_of_use in chosen]
+    rank_class: Longs
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """The computations of one rank class, in order: when each starts and ends, and what it takes alone.
+class _Rests:
+    """What calls of one use leave to the blocks after theirs: the node that computes last in their block, and when
+    they go on after it."""
 
-    Steps follow each other every `period` seconds (0: there is one step), so that the end of a step runs next to the
-    begin of the next.
-    """
+    node: Longs
+    past_s: Floats
+    last_s: Floats
+    covered: Floats
+    """The share of each computation that calls of the use cover within its own block."""
 
-    start_s: Floats
-    end_s: Floats
-    alone_s: Floats
-    in_microbatch: Mask
-    period: float
 
-    def cost_s(self, calls: _Calls, slower: Floats) -> Floats:
-        """Returns what calls cost each computation, which takes `slower` [computations, uses] times as long."""
-        cost = np.zeros(len(self.alone_s))
-        for use, _, last_s in calls.by_use(calls.is_transfer):
-            cost += self._spread(float(last_s.sum()), slower[:, use])
-        return cost + self._covered(calls.by_use(~calls.is_transfer), slower, cost)
+class OverlapCost:
+    """What communications cost the computations of a graph whose nodes take `alone_s` alone."""
 
-    def _spread(self, seconds: float, slower: Floats) -> Floats:
-        """Returns the cost of `seconds` of calls that cover all microbatches' computation evenly."""
-        alone = self.alone_s * self.in_microbatch
-        under = float((alone * slower).sum())
-        return np.asarray(min(seconds / under, 1.0) * alone * (slower - 1)) if under > 0 else np.zeros(len(alone))
+    def __init__(self, graph: Graph, alone_s: Floats, overlaps: Overlaps) -> None:
+        self.graph, self.alone_s, self.slowdown = graph, alone_s, overlaps.slowdown
+        ops, lanes = graph.ops, graph.program.lanes
+        self._kernels, self._uses = overlaps.kernels, overlaps.uses
+        # Copies of copy engines have kernels too, but neither hold SMs nor need them.
+        computes = np.array([lane.kind == "compute" for lane in lanes], dtype=bool)
+        self._is_kernel = (self._kernels >= 0) & ops.which(lambda lane: computes[lane], "lane")
+        self._in_microbatch = ops.microbatch >= 0
+        costly = np.append((overlaps.slowdown > 1).any(axis=0), False)
+        is_call = costly[self._uses]
+        used = np.flatnonzero(np.bincount(ops.column("lane")[self._is_kernel], minlength=len(lanes)))
+        if len(used) == 1:
+            # What takes its turn among the computations of a rank runs next to none of them.
+            is_call &= ops.which(lambda lane: lane != used[0], "lane")
+        self._is_move = is_call & self._in_microbatch & self._between_stages()
+        self._is_call = is_call & ~self._is_move
+        self.work = np.flatnonzero(self._is_kernel[graph.op] & (alone_s > 0))
+        """The nodes that compute, class by class."""
+        self.work_start = np.searchsorted(self.work, graph.start)
+        """Where the computations of each class begin among them."""
+        self._work_op = graph.op[self.work]
+        self._rests: dict[int, _Rests] = {}
+        self._is_local = np.zeros(len(ops), dtype=bool)
+        self.local_s = self._local()
+        """What calls of every microbatch cost each node."""
 
-    def _covered(self, calls: list[tuple[int, Floats, Floats]], slower: Floats, before_s: Floats) -> Floats:
-        """Returns what calls cost that start at their places, where others cost `before_s` already."""
-        if not calls:
-            return np.zeros(len(self.alone_s))
-        cost = np.zeros((len(calls), len(self.alone_s)))
-        # Calls of different uses that run at once leave less of the pace, so each covers less than alone.
-        for _ in range(2 if len(calls) > 1 else 1):
-            others = before_s + cost.sum(axis=0) - cost
-            cost = np.stack(
-                [
-                    self._covered_by(starts, lasts, slower[:, use], others[number])
-                    for number, (use, starts, lasts) in enumerate(calls)
-                ]
-            )
-        return np.asarray(cost.sum(axis=0))
+    def _between_stages(self) -> Mask:
+        """Returns which ops move a microbatch between stages next to computation.
 
-    def _covered_by(self, starts: Floats, lasts: Floats, slower: Floats, others_s: Floats) -> Floats:
-        """Returns what calls of one use cost, where other calls cost `others_s`.
-
-        Time is counted as if a call of this use covered everything. A call then covers what lies between its start
-        and its end.
+        Transfers that computation waits for share one lane. Others have one for every channel
+        (`schedules/pipeline.py`).
         """
-        under = self.alone_s * slower + others_s
-        gaps = np.maximum(np.append(self.start_s[1:], self.start_s[0] + self.period) - self.end_s, 0.0)
-        lap = under + gaps
-        begin = np.cumsum(lap) - lap
-        finish = begin + under
-        at, share, past = self._places(starts)
-        begins = np.where(at < 0, past, begin[at] + share * under[at] + past)
-        ends = begins + lasts
-        if self.period > 0:
-            whole = float(begin[-1] + lap[-1])
-            turns = whole * np.arange(min(int(ends.max() / whole), MAX_STEPS) + 1)[:, None]
-            begins, ends = (begins - turns).ravel(), (ends - turns).ravel()
-        low, high = np.searchsorted(finish, begins, side="right"), np.searchsorted(begin, ends, side="left")
-        count = np.maximum(high - low, 0)
-        covered, by = ranges(low, count), np.repeat(np.arange(len(begins)), count)
-        together = np.minimum(finish[covered], ends[by]) - np.maximum(begin[covered], begins[by])
-        seconds = np.bincount(covered, weights=np.maximum(together, 0.0), minlength=len(under))
-        return np.asarray(seconds * self.alone_s * (slower - 1) / under)
+        program, ops = self.graph.program, self.graph.ops
+        pairs = np.array([communicator.pair is not None for communicator in program.communicators] + [False])
+        moves = ops.which(lambda communicator: pairs[communicator], "communicator") & self._in_microbatch
+        nodes = np.flatnonzero(moves)
+        role = np.repeat(np.arange(len(program.roles)), np.diff(np.searchsorted(nodes, ops.start)))
+        channels = np.bincount(role * len(program.lanes) + ops.ints("lane")[nodes])
+        channels = np.append(channels, np.zeros(-len(channels) % len(program.lanes), dtype=np.int64))
+        has_several = np.zeros(len(program.roles), dtype=bool)
+        counts = np.count_nonzero(channels.reshape(-1, len(program.lanes)), axis=1)
+        has_several[: len(counts)] = counts > 1
+        return moves if has_several.all() else moves & has_several[ops.role]
 
-    def _places(self, starts: Floats) -> tuple[Longs, Floats, Floats]:
+    @cached_property
+    def fixed_s(self) -> Floats:
+        """What calls of every microbatch and transfers between stages cost each node. No run is needed for it."""
+        return self._capped(self.local_s + self._spread(self.alone_s))
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether a run has to tell where calls start."""
+        return bool(len(self.work)) and bool(self._rests or (self._is_call & ~self._is_local).any())
+
+    def cost_s(self, run: RunTimes, lasting_s: Floats | None = None) -> Floats:
+        """Returns the whole cost of each node, given a run with the cost so far.
+
+        Where communications share links, `lasting_s` is how long each node took in that run.
+        """
+        before_s = self.fixed_s if lasting_s is None else self._capped(self.local_s + self._spread(lasting_s))
+        if not self.needs_run:
+            return before_s
+        lasting_s = self.alone_s if lasting_s is None else lasting_s
+        cost_s = before_s.copy()
+        cost_s[self.work] += self._placed(run, lasting_s, before_s[self.work])
+        return self._capped(cost_s)
+
+    def confirms(self, run: RunTimes, cost_s: Floats) -> bool:
+        """Returns whether a run with a cost shows it, up to a share of the step by which ops differ.
+
+        Where communications share links, runs take so long that a small difference is not worth another one.
+        """
+        change = np.abs(self.cost_s(run, run.end_s - run.start_s) - cost_s)
+        return bool(change.max(initial=0.0) <= CLOSE_TO_STEP * run.step_time_s)
+
+    def _capped(self, cost_s: Floats) -> Floats:
+        return np.minimum(cost_s, self.alone_s * MAX_COST)
+
+    def _slower(self, ops: Ints, use: int) -> Floats:
+        """Returns how many times as long these ops take under a use."""
+        return np.asarray(self.slowdown[:, use][self._kernels[ops]])
+
+    def _spread(self, lasting_s: Floats) -> Floats:
+        """Returns the cost of transfers, which cover the computation of all microbatches evenly."""
+        cost_s = np.zeros(len(self.graph))
+        if not self._is_move.any():
+            return cost_s
+        graph, classes = self.graph, len(self.graph.classes)
+        nodes = np.flatnonzero(self._is_move[graph.op])
+        owner, use_of = _owners(nodes, graph.start), self._uses[graph.op[nodes]]
+        among = np.flatnonzero(self._in_microbatch[self._work_op])
+        work, work_op = self.work[among], self._work_op[among]
+        work_owner, alone = _owners(work, graph.start), self.alone_s[work]
+        for use in np.flatnonzero(np.bincount(use_of)).tolist():
+            slower, chosen = self._slower(work_op, use), use_of == use
+            seconds = np.bincount(owner[chosen], weights=lasting_s[nodes[chosen]], minlength=classes)
+            under = np.bincount(work_owner, weights=alone * slower, minlength=classes)
+            share = np.divide(seconds, under, out=np.zeros(classes), where=under > 0)
+            cost_s[work] += np.minimum(share, 1.0)[work_owner] * alone * (slower - 1)
+        return cost_s
+
+    def _local(self) -> Floats:
+        """Returns what the calls of every microbatch cost the computation of their own block."""
+        cost_s = np.zeros(len(self.graph))
+        graph, ops = self.graph, self.graph.ops
+        instances = ops.program.instances
+        is_chosen = np.zeros(len(instances.block), dtype=bool)
+        calls = np.flatnonzero(self._is_call & self._in_microbatch)
+        is_chosen[ops.instance[calls]] = True
+        is_chosen[instances.override_instance] = False
+        is_chosen &= ~self._out_of_order()[instances.block]
+        chosen = np.flatnonzero(is_chosen)
+        if not len(chosen) or not len(self.work):
+            return cost_s
+        places = _BlockPlaces(graph, chosen, self.alone_s)
+        known: dict[tuple[int, bytes], LocalCost] = {}
+        costs, slowdown = list[LocalCost](), self.slowdown.tolist()
+        for block, node in places.representatives():
+            size = places.size_of(block)
+            alone_s = self.alone_s[node : node + size]
+            key = block, alone_s.tobytes()
+            if key not in known:
+                known[key] = local_cost(self._block_ops(block, node, size), slowdown)
+            costs.append(known[key])
+        is_chosen[:] = False
+        is_chosen[places.instances_of(np.array([cost.last >= 0 for cost in costs]))] = True
+        self._is_local[calls] = is_chosen[ops.instance[calls]]
+        self._gather_rests(places, costs)
+        cost_s[places.nodes] = places.spread([cost.cost_s for cost in costs])
+        return cost_s
+
+    def _out_of_order(self) -> Mask:
+        """Returns which blocks have ops that wait for ops listed after them, whose calls only a run can place."""
+        templates = self.graph.program.templates
+        rows = templates.dep_dst[templates.dep_src >= templates.dep_dst]
+        is_out = np.zeros(len(templates.start) - 1, dtype=bool)
+        is_out[np.searchsorted(templates.start, rows, side="right") - 1] = True
+        return is_out
+
+    def _gather_rests(self, places: _BlockPlaces, costs: list[LocalCost]) -> None:
+        """Remembers what calls leave to the blocks after theirs."""
+        by_use: dict[int, list[tuple[Longs, float, float]]] = {}
+        for group, cost in enumerate(costs):
+            if cost.last >= 0:
+                for rest in cost.rests:
+                    nodes = places.first_nodes(group) + cost.last
+                    by_use.setdefault(rest.use, []).append((nodes, rest.past_s, rest.last_s))
+        for use, rows in by_use.items():
+            counts = [len(nodes) for nodes, _, _ in rows]
+            covered = np.zeros(len(self.graph))
+            covered[places.nodes] = places.spread([cost.covered.get(use, [0.0] * len(cost.cost_s)) for cost in costs])
+            self._rests[use] = _Rests(
+                np.concatenate([nodes for nodes, _, _ in rows]),
+                np.repeat([past_s for _, past_s, _ in rows], counts),
+                np.repeat([last_s for _, _, last_s in rows], counts),
+                covered[self.work],
+            )
+
+    def _block_ops(self, block: int, node: int, size: int) -> BlockOps:
+        """Returns the ops of a block where a class runs it from a node on."""
+        graph, templates = self.graph, self.graph.program.templates
+        first, op = int(templates.start[block]), int(graph.op[node])
+        rows, ops = slice(first, first + size), slice(op, op + size)
+        lane = templates.columns["lane"][rows].astype(np.int64)
+        of_host = np.array([lane.kind == "host" for lane in graph.program.lanes], dtype=bool)
+        after: list[list[int]] = [[] for _ in range(size)]
+        mine = np.flatnonzero((templates.dep_dst >= first) & (templates.dep_dst < first + size))
+        for src, dst in zip(templates.dep_src[mine].tolist(), templates.dep_dst[mine].tolist(), strict=True):
+            after[dst - first].append(src - first)
+        return BlockOps(
+            # The host launches ahead of what it launches.
+            alone_s=np.where(of_host[lane], 0.0, self.alone_s[node : node + size]).tolist(),
+            lane=np.where(templates.columns["enabled"][rows] != 0, lane, -1).tolist(),
+            kernel=np.where(self._is_kernel[ops], self._kernels[ops], -1).tolist(),
+            use=np.where(self._is_call[ops], self._uses[ops], -1).tolist(),
+            after=after,
+        )
+
+    def _placed(self, run: RunTimes, lasting_s: Floats, before_s: Floats) -> Floats:
+        """Returns what calls cost each computation that start where a run has them, where others cost `before_s`."""
+        work = _OrderedWork(self, run)
+        calls, rests = work.calls(lasting_s, self._is_call & ~self._is_local, self._uses), work.rests(self._rests)
+        uses = sorted({*calls, *rests})
+        alone, before_s = self.alone_s[work.nodes], before_s[work.order]
+        slower = {use: self._slower(self.graph.op[work.nodes], use) for use in uses}
+        cost = {use: np.zeros(len(alone)) for use in uses}
+        # Calls of different uses that run at once leave less of the pace, so each covers less than alone.
+        for _ in range(2 if len(uses) > 1 else 1):
+            total = before_s + sum(cost.values())
+            fresh = {}
+            for use in uses:
+                under = alone * slower[use] + (total - cost[use])
+                seconds = work.follow(calls[use], under) if use in calls else np.zeros(len(alone))
+                if use in rests:
+                    # Calls of the next block go on when these have ended, so these run next to what those leave.
+                    free = under * (1 - self._rests[use].covered[work.order])
+                    seconds = np.minimum(seconds + work.follow(rests[use], free), under)
+                fresh[use] = seconds * alone * (slower[use] - 1) / under
+            cost = fresh
+        placed = np.zeros(len(alone))
+        placed[work.order] = sum(cost.values())
+        return placed
+
+
+class _BlockPlaces:
+    """The chosen instances of all rank classes, in groups of the same class, block and prices."""
+
+    def __init__(self, graph: Graph, chosen: Longs, alone_s: Floats) -> None:
+        program, ops = graph.program, graph.ops
+        instances, templates = program.instances, program.templates
+        self._sizes = np.diff(templates.start)
+        sizes = self._sizes[instances.block]
+        first_op = np.cumsum(sizes) - sizes
+        role_of_class = program.role_of[graph.classes.representative]
+        bounds = np.searchsorted(chosen, instances.start)
+        counts = np.diff(bounds)[role_of_class]
+        owner = np.repeat(np.arange(len(role_of_class)), counts)
+        self._instance = chosen[ranges(bounds[role_of_class], counts)]
+        self._first = first_op[self._instance] + (graph.start[:-1] - ops.start[role_of_class])[owner]
+        self._block, size = instances.block[self._instance].astype(np.int64), sizes[self._instance]
+        self._size = size
+        self.nodes = ranges(self._first, size)
+        key = owner * len(self._sizes) + self._block
+        _, self._head, group = np.unique(key, return_index=True, return_inverse=True)
+        self._group = group.ravel()
+        # Instances of a block pay the same unless a scenario tells them apart; those that do not are on their own.
+        same = alone_s[self.nodes] == alone_s[ranges(self._first[self._head][self._group], size)]
+        if not same.all():
+            other = np.flatnonzero(np.logical_and.reduceat(same, np.cumsum(size) - size) == 0)
+            self._group[other] = len(self._head) + np.arange(len(other))
+            self._head = np.append(self._head, other)
+
+    def representatives(self) -> Iterable[tuple[int, int]]:
+        """Returns the block and the first node of one instance of each group."""
+        return zip(self._block[self._head].tolist(), self._first[self._head].tolist(), strict=True)
+
+    def size_of(self, block: int) -> int:
+        """Returns the number of ops of a block."""
+        return int(self._sizes[block])
+
+    def first_nodes(self, group: int) -> Longs:
+        """Returns the first node of each instance of a group."""
+        return np.asarray(self._first[self._group == group])
+
+    def instances_of(self, groups: Mask) -> Longs:
+        """Returns the instances of the chosen groups."""
+        return np.asarray(self._instance[groups[self._group]])
+
+    def spread(self, by_group: list[list[float]]) -> Floats:
+        """Returns a value for each of `nodes`, given those of the ops of each group."""
+        lengths = np.array([len(values) for values in by_group])
+        flat = np.array([value for values in by_group for value in values])
+        return flat[ranges((np.cumsum(lengths) - lengths)[self._group], self._size)]
+
+
+class _OrderedWork:
+    """The computations of all rank classes in the order of a run."""
+
+    def __init__(self, cost: OverlapCost, run: RunTimes) -> None:
+        graph = cost.graph
+        self.graph, self._bounds, self._start_s = graph, cost.work_start, run.start_s
+        self.period = run.step_time_s if graph.program.repeats else 0.0
+        start = run.start_s[cost.work]
+        self.order = np.arange(len(start))
+        backwards = np.diff(start) < 0
+        edges = cost.work_start[1:-1]
+        backwards[edges[(edges > 0) & (edges < len(start))] - 1] = False  # the next computation is another class's
+        if backwards.any():
+            self.order = np.lexsort((start, _owners(cost.work, graph.start)))
+        self.nodes = cost.work[self.order]
+        self.start_s, self.end_s = run.start_s[self.nodes], run.end_s[self.nodes]
+        # Steps follow each other, so that the end of a step runs next to the begin of the next.
+        following = np.append(self.start_s[1:], 0.0)
+        used = self._bounds[:-1] < self._bounds[1:]
+        following[self._bounds[1:][used] - 1] = self.start_s[self._bounds[:-1][used]] + self.period
+        self.gap_s = np.maximum(following - self.end_s, 0.0)
+
+    def calls(self, lasting_s: Floats, chosen: Mask, uses: Longs) -> dict[int, _Calls]:
+        """Returns the chosen calls that may run next to computation, by use, at their places."""
+        graph = self.graph
+        nodes = np.flatnonzero(chosen[graph.op] & (lasting_s > 0))
+        owner = _owners(nodes, graph.start)
+        kept = self._bounds[owner] < self._bounds[owner + 1]
+        nodes, owner = nodes[kept], owner[kept]
+        at, share, past = self._places(self._start_s[nodes], owner)
+        # One that starts in a gap and ends in it covers nothing.
+        covers = (share < 1) | (past + lasting_s[nodes] > self.gap_s[at])
+        use_of = np.where(covers, uses[graph.op[nodes]], -1)
+        by_use = {}
+        for use in np.flatnonzero(np.bincount(use_of + 1)[1:]).tolist():
+            rows = np.flatnonzero(use_of == use)
+            by_use[use] = _Calls(at[rows], share[rows], past[rows], lasting_s[nodes[rows]], owner[rows])
+        return by_use
+
+    def _places(self, starts: Floats, owner: Longs) -> tuple[Longs, Floats, Floats]:
         """Returns where calls start: within or after which computation, the share of it that is done, seconds past it.
 
         A call that starts before all computations has no computation (-1), and negative seconds.
         """
+        first_s = self.start_s[self._bounds[owner]]
         if self.period > 0:
-            starts = starts - self.period * np.floor((starts - self.start_s[0]) / self.period)
-        at = np.searchsorted(self.start_s, starts, side="right") - 1
+            starts = starts - self.period * np.floor((starts - first_s) / self.period)
+        at = np.empty(len(starts), dtype=np.int64)
+        edges = np.searchsorted(owner, np.arange(len(self._bounds))).tolist()
+        for number, (low, high) in enumerate(pairwise(edges)):
+            if low < high:
+                begin, end = self._bounds[number], self._bounds[number + 1]
+                place = np.searchsorted(self.start_s[begin:end], starts[low:high], side="right") - 1
+                at[low:high] = np.where(place < 0, -1, begin + place)
         share = np.clip((starts - self.start_s[at]) / (self.end_s - self.start_s)[at], 0.0, 1.0)
-        past = np.where(at < 0, starts - self.start_s[0], np.maximum(starts - self.end_s[at], 0.0))
-        return at, share, past
+        past = np.where(at < 0, starts - first_s, np.maximum(starts - self.end_s[at], 0.0))
+        return at, np.where(at < 0, 0.0, share), past
+
+    def rests(self, rests: dict[int, _Rests]) -> dict[int, _Calls]:
+        """Returns what calls leave to the blocks after theirs, at their places."""
+        if not rests:
+            return {}
+        place = np.empty(len(self.graph), dtype=np.int64)
+        place[self.nodes] = np.arange(len(self.nodes))
+        owner = np.repeat(np.arange(len(self._bounds) - 1), np.diff(self._bounds))
+        return {
+            use: _Calls(place[rest.node], np.ones(len(rest.node)), rest.past_s, rest.last_s, owner[place[rest.node]])
+            for use, rest in rests.items()
+        }
+
+    def follow(self, calls: _Calls, under_s: Floats) -> Floats:
+        """Returns the seconds for which calls run next to each computation, which takes `under_s` next to them."""
+        room = jit.Room(jit.pays(len(self.graph)))
+        columns = (calls.at, calls.share, calls.past_s, calls.last_s)
+        among = (self._bounds[calls.rank_class], self._bounds[calls.rank_class + 1])
+        seconds, waits, rest = room.floats(len(under_s)), room.floats(len(calls.at)), room.floats(len(calls.at))
+        loop = jit.compiled(follow) if room.compiled else follow
+        loop(
+            tuple(room.hold(column) for column in columns),
+            tuple(room.hold(column) for column in among),
+            (room.hold(under_s), room.hold(self.gap_s)),
+            MAX_STEPS if self.period > 0 else 0,
+            (seconds, waits, rest),
+        )
+        return np.asarray(seconds)
+
+
+def _owners(nodes: Longs, start: Ints) -> Longs:
+    """Returns the rank class of each node, which are sorted; nodes of class c are from `start[c]` on."""
+    return np.repeat(np.arange(len(start) - 1), np.diff(np.searchsorted(nodes, start)))

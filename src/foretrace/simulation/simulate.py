@@ -28,7 +28,7 @@ from foretrace.readings.scenario import Scenario
 from foretrace.readings.sensitivity import FASTER, band, band_factors, family_gains, gain, gain_factors
 from foretrace.readings.sharing import NetworkUse, network_use
 from foretrace.simulation.limits import axis_limits, idle_changes, kernel_limits, moved_limits
-from foretrace.simulation.overlap_cost import overlap_cost_s, settles
+from foretrace.simulation.overlap_cost import OverlapCost
 
 Executor = Literal["auto", "fixed", "shared"]
 
@@ -39,6 +39,13 @@ ENDLESS = 1e9
 
 MIN_REPORTED_OVERLAP = 0.01
 """The share of the step from which on a note reports the cost of overlap."""
+
+ROUNDS = 2
+"""How often a job is run to find where its calls start; the cost of the first run moves them a little."""
+
+CLOSE_ENOUGH = 1e-2
+"""Share of its own time by which no op differs if a run confirms a cost. A share of the step would be reached sooner in
+a step of more microbatches, and equal microbatches would take different times."""
 
 MAX_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 """Beyond this many nodes, running the job again for every family would take longer than a person waits."""
@@ -134,27 +141,33 @@ class _Runner:
         return runner if folded else runner._unfolded()
 
     def _overlapped(self) -> _Runner:
-        """Adds what concurrent ops cost each other, found by running them.
+        """Adds what concurrent ops cost each other. A run tells where calls start that their blocks do not place.
 
         Where communications share links, it first tries the cost found with every communication as if alone, and keeps
         it if a run with it confirms it.
         """
-        alone = self.durations
-
-        def run(durations: Floats) -> Timeline:
-            self.durations, self.overlap_s = durations, durations - alone
-            self._settled = self._run()
-            return self._settled
-
-        if self.prices.overlaps is None:
+        overlaps = self.prices.overlaps
+        if overlaps is None or not (overlaps.slowdown > 1).any():
             return self
-        if self._meets and settles(run, alone, self.prices.overlaps, self.alone().overlap_s):
-            return self
-        cost_s = overlap_cost_s(run, alone, self.prices.overlaps)
-        durations = alone + cost_s
-        if self._settled is not None and not np.array_equal(self.durations, durations):
-            self._settled = None
-        self.durations, self.overlap_s = durations, cost_s
+        alone_s = self.durations
+        cost = OverlapCost(self.graph, alone_s, overlaps)
+
+        def set_cost(cost_s: Floats) -> None:
+            self.durations, self.overlap_s, self._settled = alone_s + cost_s, cost_s, None
+
+        if self._meets:
+            set_cost(self.alone().overlap_s)
+            if cost.confirms(self.timeline(), self.overlap_s):
+                return self
+        set_cost(cost.fixed_s)
+        for number in range(ROUNDS if self.shares or cost.needs_run else 0):
+            run = self.timeline() if self._fixed is None else self._fixed.step(self.durations)
+            observed_s = cost.cost_s(run, run.end_s - run.start_s if self.shares else None)
+            close = CLOSE_ENOUGH * alone_s if number else 0.0
+            if (np.abs(observed_s - self.overlap_s) <= close).all():
+                self._settled = run if isinstance(run, Timeline) else run.timeline()
+                break
+            set_cost(observed_s)
         return self
 
     @property
