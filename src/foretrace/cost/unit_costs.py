@@ -6,7 +6,7 @@ asks it for thousands of units; `build_step` asks it for the seconds of units th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
@@ -16,6 +16,7 @@ import numpy as np
 
 from foretrace.basics.mesh import Mesh
 from foretrace.cost.kernels.interface import KernelPricer
+from foretrace.cost.local_overlap import BlockOps, local_cost
 from foretrace.cost.machine import Machine
 from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.overlap import USE_STEP, ResourceUse, resource_use, slowdowns
@@ -44,13 +45,15 @@ class UnitCosts:
     """The costs of one unit, by kind of action: forward, backward, input gradient, weight gradient.
 
     Attributes:
-        seconds: From its first op to the begin of the next unit, with nothing else on its rank.
+        seconds: From its first op to the begin of the next unit, with nothing else on its rank and no overlap cost.
+        slowed_s: The same with what its own calls cost its computation.
         launches: Kernels and calls that the host launches.
         ends_alone: Whether nothing of it goes on next to the units after it, so that `seconds` is all there is.
         kernels: The kernels of its computation, each with how often it runs.
     """
 
     seconds: tuple[float, ...]
+    slowed_s: tuple[float, ...]
     launches: tuple[int, ...]
     ends_alone: tuple[bool, ...]
     kernels: tuple[Kernels, ...]
@@ -124,10 +127,10 @@ class UnitPricer:
         if unknown:
             self.kernel_s.update(zip(unknown, self._kernels.price(unknown).duration_s.tolist(), strict=True))
 
-    def lost_share(self, kernels: Sequence[tuple[int, Kernel]], use: ResourceUse | None) -> float:
-        """Returns the share of their pace that kernels lose while a call with this use runs."""
+    def slower(self, kernels: Sequence[tuple[int, Kernel]], use: ResourceUse | None) -> float:
+        """Returns how many times as long kernels take while a call with this use runs."""
         if use is None or not kernels:
-            return 0.0
+            return 1.0
         known = self._slower.setdefault(use, {})
         unknown = list(dict.fromkeys(kernel for _, kernel in kernels if kernel not in known))
         if unknown:
@@ -137,7 +140,7 @@ class UnitPricer:
             known.update(zip(unknown, slower.tolist(), strict=True))
         alone_s = sum(count * self.kernel_s[kernel] for count, kernel in kernels)
         under_s = sum(count * self.kernel_s[kernel] * known[kernel] for count, kernel in kernels)
-        return 1 - alone_s / under_s if under_s > 0 else 0.0
+        return under_s / alone_s if alone_s > 0 else 1.0
 
 
 class MeshPrices:
@@ -207,15 +210,18 @@ class MeshPrices:
             sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
             split: Whether input and weight gradients are needed apart.
         """
-        seconds, counts, chains = [0.0] * 4, [0] * 4, [True] * 4
+        seconds, slowed, counts, alone = [0.0] * 4, [0.0] * 4, [0] * 4, [True] * 4
         kernels: list[Kernels] = [()] * 4
         for kind in KINDS if split else KINDS[:2]:
             items = items_in(work, kind, sharded)
             parts = parts_of(items)
-            seconds[kind], chains[kind] = self._chain(parts, launches)
+            seconds[kind], alone[kind] = self._chain(parts, launches)
+            slowed[kind] = seconds[kind]
+            if self.pricer.machine.overlap_cost and (costs := self._local_costs(parts)):
+                slowed[kind] = self._chain(parts, launches, costs)[0]
             counts[kind] = 0 if launches is None else count_launches(items, launches.graphs)
             kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
-        return UnitCosts(tuple(seconds), tuple(counts), tuple(chains), tuple(kernels))
+        return UnitCosts(tuple(seconds), tuple(slowed), tuple(counts), tuple(alone), tuple(kernels))
 
     def compute_s(self, item: Compute) -> float:
         """Returns the seconds of a computation alone."""
@@ -225,14 +231,28 @@ class MeshPrices:
         known = self.pricer.kernel_s
         return float(sum(count * known[kernel] for count, kernel in item.kernels))
 
-    def _chain(self, parts: Sequence[UnitPart], launches: Launches | None) -> tuple[float, bool]:
+    def _local_costs(self, parts: Sequence[UnitPart]) -> dict[int, float]:
+        """Returns what the concurrent calls of a unit cost its segments, by their place among the parts.
+
+        Calls that may go on next to other units are left out: what they cost is not the unit's own.
+        """
+        concurrent = [part for part in parts if isinstance(part, Call) and part.concurrent is not None]
+        if not concurrent or any(call.concurrent not in ("next", "previous") for call in concurrent):
+            return {}
+        writer = _BlockWriter(self, parts)
+        cost = local_cost(writer.ops(), writer.slowdowns())
+        return {at: seconds for at, seconds in zip(writer.places, cost.cost_s, strict=True) if seconds > 0}
+
+    def _chain(
+        self, parts: Sequence[UnitPart], launches: Launches | None, more_s: Mapping[int, float] | None = None
+    ) -> tuple[float, bool]:
         """Returns when the next unit begins after parts that begin at 0, and whether all have ended then.
 
-        The order of waits is that of `step.units.UnitWriter`.
+        The order of waits is that of `step.units.UnitWriter`. `more_s` is added to parts by their place.
         """
         lane, before, waits, later = [0.0, 0.0], 0.0, 0.0, 0.0
         ends_alone = True
-        for part in parts:
+        for at, part in enumerate(parts):
             if isinstance(part, Call) and part.concurrent is not None:
                 ends_alone = ends_alone and part.concurrent in ("next", "previous")
                 seconds = self.seconds(part)
@@ -242,7 +262,7 @@ class MeshPrices:
                     later = max(later, max(lane[-1], waits) + seconds)
                 continue
             if isinstance(part, Segment):
-                duration = sum(self.compute_s(item) for item in part.items)
+                duration = sum(self.compute_s(item) for item in part.items) + (more_s.get(at, 0.0) if more_s else 0.0)
                 before, waits, later = waits, later, 0.0
             else:
                 duration = self.seconds(part) if isinstance(part, Call) else part.seconds
@@ -252,6 +272,60 @@ class MeshPrices:
                 before, waits, later = waits, later, 0.0
                 lane.append(max(lane[-1], before) + sync_gap_s(launches.seconds))
         return max(lane[-1], waits, later), ends_alone
+
+
+class _BlockWriter:
+    """Lists the parts of a unit as ops, with the waits that `step.units.UnitWriter` gives them."""
+
+    def __init__(self, prices: MeshPrices, parts: Sequence[UnitPart]) -> None:
+        self.prices, self.parts = prices, parts
+        self.places = list(range(len(parts)))
+        self._segments = [part for part in parts if isinstance(part, Segment)]
+        self._uses: dict[ResourceUse, int] = {}
+
+    def ops(self) -> BlockOps:
+        """Returns the ops, one for each part."""
+        alone, lanes, kernels, uses, after = [], [], [], [], []
+        lane: list[int] = []
+        before: list[int] = []
+        waits: list[int] = []
+        later: list[int] = []
+        axes: dict[str, int] = {}
+        number = 0
+        for at, part in enumerate(self.parts):
+            kernel = use = -1
+            if isinstance(part, Call) and part.concurrent is not None:
+                seconds, queue = self.prices.seconds(part), axes.setdefault(part.axis, 1 + len(axes))
+                resources = self.prices.use(part)
+                if resources is not None:
+                    use = self._uses.setdefault(resources, len(self._uses))
+                if part.concurrent == "previous":
+                    after.append([*lane[-2:-1], *before])
+                    waits.append(at)
+                else:
+                    after.append([*lane[-1:], *waits])
+                    later.append(at)
+            else:
+                queue = 0
+                if isinstance(part, Segment):
+                    seconds = sum(self.prices.compute_s(item) for item in part.items)
+                    kernel, number = (number, number + 1)
+                    before, waits, later = waits, later, []
+                else:
+                    seconds = self.prices.seconds(part) if isinstance(part, Call) else part.seconds
+                    before, waits, later = [*waits, *later], [], []
+                after.append(before)
+                lane.append(at)
+            alone.append(seconds)
+            lanes.append(queue)
+            kernels.append(kernel)
+            uses.append(use)
+        return BlockOps(alone, lanes, kernels, uses, after)
+
+    def slowdowns(self) -> list[list[float]]:
+        """Returns how many times as long each segment takes under each use; `ops` has found the uses."""
+        slower = self.prices.pricer.slower
+        return [[slower(segment.kernels, use) for use in self._uses] for segment in self._segments]
 
 
 def items_in(work: Work, kind: ActionKind, sharded: ShardedUnits | None) -> Sequence[Item]:

@@ -187,7 +187,7 @@ class _WorkCosts:
         self._units: dict[UnitKind, UnitCosts] = {}
         self._split: dict[UnitKind, tuple[float, float]] = {}
         self._waits: dict[tuple[UnitKind, ...], tuple[float, ...]] = {}
-        self._lost: dict[object, tuple[float, float]] = {}
+        self._beside: dict[object, dict[UnitKind, Floats]] = {}
         self.output_bytes = 0
 
     def learn(self, kinds: list[UnitKind]) -> None:
@@ -271,25 +271,30 @@ class _WorkCosts:
             and (kind.role in ("layer", "mtp"))
         )
 
-    def transfers(self, prices: MeshPrices) -> tuple[float, float, float, float]:
-        """Returns what transfers between the stages of a mesh cost.
-
-        Returns:
-            The seconds of a transfer, those of an exchange, and the shares of their pace that a layer's forward and
-            backward lose next to transfers.
-        """
+    def transfers(self, prices: MeshPrices) -> tuple[float, float]:
+        """Returns the seconds of a transfer and of an exchange between the stages of a mesh."""
         if prices.mesh.pp == 1:
-            return 0.0, 0.0, 0.0, 0.0
-        size, use = self.output_bytes, prices.transfer_use(self.output_bytes)
-        if use not in self._lost:
-            layers = [kind for kind in self._units if kind.role == "layer"]
-            body = self._units[max(layers, key=lambda kind: kind.number)]  # of which most models have most
-            lost = self.prices.pricer.lost_share
-            self._lost[use] = (
-                lost(body.kernels[ActionKind.FORWARD], use),
-                lost(body.kernels[ActionKind.BACKWARD], use),
-            )
-        return (prices.transfer_s(size), prices.transfer_s(size, Collective.EXCHANGE), *self._lost[use])
+            return 0.0, 0.0
+        size = self.output_bytes
+        return prices.transfer_s(size), prices.transfer_s(size, Collective.EXCHANGE)
+
+    def beside_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
+        """Returns what units compute alone, and how much longer that takes next to transfers, `[2, kinds, 4]`."""
+        table = np.zeros((2, len(kinds), KINDS))
+        if prices.mesh.pp == 1 or not prices.pricer.machine.overlap_cost:
+            return table
+        use = prices.transfer_use(self.output_bytes)
+        known = self._beside.setdefault(use, {})
+        pricer = self.prices.pricer
+        for at, kind in enumerate(kinds):
+            if kind not in known:
+                rows = np.zeros((2, KINDS))
+                for action, kernels in enumerate(self._units[kind].kernels):
+                    rows[0, action] = sum(count * pricer.kernel_s[kernel] for count, kernel in kernels)
+                    rows[1, action] = rows[0, action] * (pricer.slower(kernels, use) - 1)
+                known[kind] = rows
+            table[:, at] = known[kind]
+        return table
 
 
 class _Evaluation:
@@ -312,7 +317,10 @@ class _Evaluation:
         self.shapes = [owner.shape(_simplest_shape(table.plan(row))) for row in rows.tolist()]
 
     def _price_units(self) -> None:
-        """Fills the tables of units: seconds and launches `[works, kinds, 4]`, transfers `[pairs, 4]`."""
+        """Fills the tables of units and transfers.
+
+        Seconds and launches are `[works, kinds, 4]`. What depends on the places of stages too is `[pairs, …]`.
+        """
         owner, table = self.owner, self.table
         meshes, mesh_of = table.keys(*MESH)
         prices = [owner.mesh_prices(owner.sizes(table.plan(row)).mesh) for row in meshes.tolist()]
@@ -333,16 +341,17 @@ class _Evaluation:
             work.learn(kinds)
             for at, kind in enumerate(kinds):
                 costs = work.unit(kind)
-                self.seconds[number, at] = costs.seconds
+                self.seconds[number, at] = costs.slowed_s
                 self.split[number, at] = work.split_s(kind)
                 if work.launches is not None:
                     self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
         pairs, self.pair_of = combined(self.work_of, mesh_of)
         pair_meshes = (prices[number] for number in mesh_of[pairs].tolist())
         pair_works = (works[number] for number in self.work_of[pairs].tolist())
-        self.transfers = np.array(
-            [work.transfers(each) for work, each in zip(pair_works, pair_meshes, strict=True)]
-        ).reshape(-1, 4)
+        self.transfers, self.beside = np.zeros((len(pairs), 2)), np.zeros((2, len(pairs), len(kinds), KINDS))
+        for number, (work, each) in enumerate(zip(pair_works, pair_meshes, strict=True)):
+            self.transfers[number] = work.transfers(each)
+            self.beside[:, number] = work.beside_transfers(each, kinds)
 
     def _price_ends(self) -> None:
         owner, table = self.owner, self.table
@@ -384,7 +393,8 @@ class _Evaluation:
             np.array([getattr(each, name) for each in costs]) for name in ("head_s", "tail_s", "reduce_s", "host_s")
         )
         meets = np.array([each.meets for each in costs])
-        transfers = self.transfers[self.pair_of[rows]].T
+        pairs, pair = distinct_of(self.pair_of[rows])
+        transfers = self.transfers[pairs].T[:, pair]
         # The end of a step before and after each chain, [chains, ends].
         final = np.where(chains.leaves < 0, tail[:, chains.last], reduce[:, chains.last, np.maximum(chains.leaves, 0)])
         fixed = (head[:, chains.first, chains.enters] + final).T
@@ -395,6 +405,8 @@ class _Evaluation:
         chain += chains.exchanges[:, None] * transfers[1]
         for column in np.flatnonzero(chains.counts.any(axis=0)).tolist():
             chain += chains.counts[:, column, None] * seconds[column]
+        if chains.moves.any() and self.beside.any():
+            chain += self._beside_transfers(shape, pairs)[:, pair]
         bound = chain.max(axis=0)
         # The host launches the last action after all others; what follows waits for that action.
         launched = _of_pieces(shape.piece_units, self.launched[works])
@@ -407,7 +419,22 @@ class _Evaluation:
             lane += np.where(meets, head[:, :, 0].T + tail.T, 0.0)[:, end]
             bound = np.maximum(bound, lane.max(axis=0))
         bound = bound + meeting
-        return bound, bound + _overlap(shape, transfers), meets[end]
+        return bound, bound, meets[end]
+
+    def _beside_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
+        """Returns how much longer the actions of chains take on their own stage next to transfers, `[chains, pairs]`.
+
+        As in `simulation.overlap_cost`, transfers cover the computation of all microbatches of a stage evenly.
+        """
+        chains = shape.chains
+        alone, longer = (_of_pieces(shape.piece_units, each[pairs]) for each in self.beside)
+        under = _totals(chains, alone) + _totals(chains, longer)
+        covered = chains.moves[:, None] * self.transfers[pairs, 0]
+        share = np.minimum(np.divide(covered, under, out=np.zeros(under.shape), where=under > 0), 1.0)
+        extra = np.zeros((len(chains.own), len(pairs)))
+        for column in np.flatnonzero(chains.own.any(axis=0)).tolist():
+            extra += chains.own[:, column, None] * longer[column]
+        return np.asarray(extra * share[chains.through])
 
 
 def _totals(chains: Chains, table: Floats) -> Floats:
@@ -416,15 +443,6 @@ def _totals(chains: Chains, table: Floats) -> Floats:
     for column in np.flatnonzero(chains.totals.any(axis=0)).tolist():
         sums += chains.totals[:, column, None] * table[column]
     return sums
-
-
-def _overlap(shape: _Shape, transfers: Floats) -> Floats:
-    """Estimates what computation loses next to communication."""
-    extra = np.zeros(transfers.shape[1])
-    if shape.stages > 1 and not shape.batched:
-        # Activations come and go forward, gradients backward.
-        extra += 2 * float(shape.microbatch_chunks) * transfers[0] * (transfers[2] + transfers[3])
-    return extra
 
 
 def distinct_of(numbers: Longs) -> tuple[Longs, Longs]:

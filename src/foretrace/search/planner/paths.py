@@ -30,6 +30,8 @@ class Chains:
     Attributes:
         stages: The stages that chains go through, in order.
         counts: How many actions of each kind a chain has for each kind of piece, `[chains, piece kinds · 4]`.
+        own: The actions of these on the stage that the chain goes through.
+        through: That stage.
         transfers: Transfers between stages on each chain.
         exchanges: Calls that send and receive at once, which computation waits for.
         first: The stage with whose end of the previous step a chain begins.
@@ -41,10 +43,13 @@ class Chains:
         whole_stage: Whether a chain is all that one stage does, which bounds a step even where ranks never meet.
         totals: Actions of all of each stage's rows, `[stages, piece kinds · 4]`.
         finals: The kind and piece of the last action of each stage, as a column of `counts`.
+        moves: Transfers that each stage sends or receives in a step, next to its computation.
     """
 
     stages: tuple[int, ...]
     counts: Longs
+    own: Longs
+    through: Longs
     transfers: Longs
     exchanges: Longs
     first: Longs
@@ -54,6 +59,7 @@ class Chains:
     whole_stage: Longs
     totals: Longs
     finals: Longs
+    moves: Longs
 
     @classmethod
     def of(cls, shape: StepShape, kinds_of_pieces: Longs, *, batched: bool) -> Chains:
@@ -89,8 +95,9 @@ class _End:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chain:
     counts: Longs
+    own: Longs
     facts: tuple[int, ...]
-    """Transfers, exchanges, first, enters, last, leaves and whole_stage, as `Chains` has them."""
+    """Transfers, exchanges, first, enters, last, leaves, whole_stage and through, as `Chains` has them."""
 
 
 def _longest(chains: list[_Chain]) -> list[_Chain]:
@@ -132,13 +139,16 @@ class _Finder:
             for begin in self._begins(place, stage, rows):
                 for end in self._ends(place, stage, rows):
                     if begin.row <= end.row:
-                        chain = self._chain(stage, code, totals[-1], begin, end)
+                        chain = self._chain(place, code, totals[-1], begin, end)
                         chains.setdefault((*chain.counts.tolist(), *chain.facts), chain)
         kept = _longest(list(chains.values()))
-        transfers, exchanges, first, enters, last, leaves, whole = np.array([chain.facts for chain in kept]).T
+        facts = np.array([chain.facts for chain in kept]).T
+        transfers, exchanges, first, enters, last, leaves, whole, through = facts
         return Chains(
             stages=self.stages,
             counts=np.array([chain.counts for chain in kept]),
+            own=np.array([chain.own for chain in kept]),
+            through=through,
             transfers=transfers,
             exchanges=exchanges,
             first=first,
@@ -148,17 +158,30 @@ class _Finder:
             whole_stage=whole,
             totals=np.array(totals),
             finals=np.array(finals),
+            moves=np.array([self._moves(stage) for stage in self.stages]),
         )
 
-    def _chain(self, stage: int, code: Longs, total: Longs, begin: _End, end: _End) -> _Chain:
+    def _chain(self, place: int, code: Longs, total: Longs, begin: _End, end: _End) -> _Chain:
         """Returns the chain through a stage from one row to another."""
-        counts = total - np.bincount(code[: begin.row], minlength=self.width)
-        counts = counts - np.bincount(code[end.row + 1 :], minlength=self.width) + begin.counts + end.counts
+        own = total - np.bincount(code[: begin.row], minlength=self.width)
+        own = own - np.bincount(code[end.row + 1 :], minlength=self.width)
         whole = begin.row == 0 and end.row == len(code) - 1
-        transfers, exchanges = self._messages(stage, whole=whole)
-        own = whole and begin.stage == end.stage and begin.is_own and end.is_own
+        transfers, exchanges = self._messages(self.stages[place], whole=whole)
+        alone = whole and begin.stage == end.stage and begin.is_own and end.is_own
         transfers += begin.transfers + end.transfers
-        return _Chain(counts, (transfers, exchanges, begin.stage, begin.chunk, end.stage, end.chunk, int(own)))
+        facts = (transfers, exchanges, begin.stage, begin.chunk, end.stage, end.chunk, int(alone), place)
+        return _Chain(own + begin.counts + end.counts, own, facts)
+
+    def _moves(self, stage: int) -> int:
+        """Returns how many transfers a stage sends and receives next to its computation."""
+        if self.batched or not self.one_way:
+            return 0
+        count = 0
+        for piece in self.schedule.piece[stage].tolist():
+            neighbours = [other for other in (piece - 1, piece + 1) if 0 <= other < len(self.stage_of)]
+            count += sum(int(self.stage_of[other] != stage) for other in neighbours)
+        # An activation and a gradient for every microbatch.
+        return 2 * count * self.schedule.microbatches
 
     def _code(self, stage: int, rows: StageActions) -> Longs:
         piece = self.schedule.piece[stage][rows.chunk]
