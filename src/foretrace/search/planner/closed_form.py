@@ -30,7 +30,7 @@ from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
 from foretrace.simulation.simulate_input import on_host
 from foretrace.step.segments import CLOSES, OPENS
 from foretrace.step.sharding import ShardedUnits
-from foretrace.step.spec import Unit
+from foretrace.step.spec import Call, Unit
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.setting import Setting
@@ -94,9 +94,8 @@ class _Shape:
     """The units of each kind of piece, in the order of the forward."""
     piece_units: Longs
     """How many of these are of each of the search's kinds, `[piece kinds, kinds]`."""
-    microbatch_chunks: int
-    """Microbatches times chunks of a stage."""
-    batched: bool
+    chunks: int
+    """Chunks of a stage."""
     stages: int
 
 
@@ -152,9 +151,7 @@ class ClosedForm:
             schedule = shape.schedule
             chains = Chains.of(shape, kinds_of_pieces, batched=batched)
             kinds = tuple(tuple(shape.kinds[kind] for kind in piece) for piece in pieces)
-            self._shapes[plan] = _Shape(
-                chains, kinds, units, schedule.microbatches * schedule.chunks, batched, schedule.stages
-            )
+            self._shapes[plan] = _Shape(chains, kinds, units, schedule.chunks, schedule.stages)
         return self._shapes[plan]
 
     def work(self, plan: Plan) -> _WorkCosts:
@@ -277,6 +274,14 @@ class _WorkCosts:
             return 0.0, 0.0
         size = self.output_bytes
         return prices.transfer_s(size), prices.transfer_s(size, Collective.EXCHANGE)
+
+    def lost_share(self, prices: MeshPrices, call: Call | None, kind: ActionKind) -> float:
+        """Returns the share of its pace that a layer loses in an action while a call of the step runs."""
+        if call is None or not prices.pricer.machine.overlap_cost:
+            return 0.0
+        layers = [each for each in self._units if each.role == "layer"]
+        body = self._units[max(layers, key=lambda each: each.number)]  # most models have most of these
+        return 1 - 1 / self.prices.pricer.slower(body.kernels[kind], prices.use(call))
 
     def beside_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
         """Returns what units compute alone, and how much longer that takes next to transfers, `[2, kinds, 4]`."""
@@ -419,7 +424,27 @@ class _Evaluation:
             lane += np.where(meets, head[:, :, 0].T + tail.T, 0.0)[:, end]
             bound = np.maximum(bound, lane.max(axis=0))
         bound = bound + meeting
-        return bound, bound, meets[end]
+        return bound, bound + self._hidden(shape, rows), meets[end]
+
+    def _hidden(self, shape: _Shape, rows: Longs) -> Floats:
+        """Estimates what computation loses next to calls of the step, and next to those of split parameters.
+
+        Reductions run next to the last backwards, gathers next to the first forwards. With one stage, all but the last
+        reduction and the first gather do; with several chunks on a stage, those of all chunks but one; else hardly any.
+        """
+        examples, place = combined(self.work_of[rows], self.end_of[rows])
+        lost = np.zeros(len(examples))
+        chunks = shape.chunks
+        for at, row in enumerate(rows[examples].tolist()):
+            work, end = self.works[int(self.work_of[row])], self.ends[int(self.end_of[row])]
+            prices = work.prices
+            reduced = float(end.reduced_s[0]) - (float(end.tail_s[0]) if chunks == 1 else 0.0)
+            gathered = float(end.gathered_s[0]) - (float(end.head_s[0, 0]) if chunks == 1 else 0.0)
+            part = 1.0 if shape.stages == 1 else (chunks - 1) / chunks
+            if part:
+                lost[at] += part * max(reduced, 0.0) * work.lost_share(prices, end.reduction, ActionKind.BACKWARD)
+                lost[at] += part * max(gathered, 0.0) * work.lost_share(prices, end.gather, ActionKind.FORWARD)
+        return lost[place]
 
     def _beside_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
         """Returns how much longer the actions of chains take on their own stage next to transfers, `[chains, pairs]`.

@@ -6,7 +6,7 @@ from one meeting to the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,8 @@ class EndCosts:
         host_s: From the meeting to the first launch of the next step, `[stages]`.
         reduced_s: All reductions that run next to the last backwards, `[stages]`.
         gathered_s: All gathers that run next to the first forwards, `[stages]`.
+        reduction: One of those reductions; None where there is none.
+        gather: One of those gathers; None where there is none.
     """
 
     meets: bool
@@ -45,6 +47,8 @@ class EndCosts:
     host_s: Floats
     reduced_s: Floats
     gathered_s: Floats
+    reduction: Call | None
+    gather: Call | None
 
 
 def end_costs(spec: StepSpec, prices: MeshPrices, stages: Sequence[int]) -> EndCosts:
@@ -72,6 +76,8 @@ def end_costs(spec: StepSpec, prices: MeshPrices, stages: Sequence[int]) -> EndC
         host_s=np.array([end.host_s for end in ends]),
         reduced_s=np.array([end.reduced_s for end in ends]),
         gathered_s=np.array([end.gathered_s for end in ends]),
+        reduction=ends[0].call(lambda item: item.when is not None),
+        gather=ends[0].call(lambda item: item.before is not None),
     )
 
 
@@ -120,6 +126,11 @@ class _StageEnd:
             if before is not None and before[0] == chunk and (whole or before[1] == 0):
                 ready.append(self._after[at])
         return max(ready or [0.0])
+
+    def call(self, is_meant: Callable[[EndItem], bool]) -> Call | None:
+        """Returns the last call of the items that are meant."""
+        calls = [item.item for item in self.items if is_meant(item) and isinstance(item.item, Call)]
+        return calls[-1] if calls else None
 
     @property
     def host_s(self) -> float:
