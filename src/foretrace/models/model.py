@@ -125,4 +125,4 @@ class Model:
     @property
     def has_experts(self) -> bool:
         """Whether any layer has experts."""
-        return any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(self.layers))
+        return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)

@@ -164,8 +164,11 @@ def _in_turn(profiles: Sequence[_Profile], order: Longs | None = None) -> _Profi
     """Returns the profile of `profiles[order[0]]`, `profiles[order[1]]`, … one after the other; by default of all."""
     if not profiles:
         return _event({}, {})
+    if order is None:
+        numbers: dict[int, int] = {}
+        order = np.array([numbers.setdefault(id(each), len(numbers)) for each in profiles])
+        profiles = list({id(each): each for each in profiles}.values())
     net, lows = np.array([each.net for each in profiles]), np.array([each.low for each in profiles])
-    order = np.arange(len(profiles)) if order is None else order
     changes = net.sum(axis=1)[order]
     totals = np.cumsum(changes) - changes + np.array([each.peak for each in profiles])[order]
     place = int(np.argmax(totals))
@@ -218,6 +221,16 @@ class _Action:
         return self.units[self.before.place]
 
 
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """The memory that an action fetches for a unit, and what the reduction of its gradients takes and gives back."""
+
+    fetched: BytesByCategory
+    gathers: bool = False
+    reduces: bool = False
+    reduction_bytes: tuple[int, int] = (0, 0)
+
+
 _LaneCall = tuple[Literal["gather", "reduce"], int]
 """A call for a unit, by the unit's place in the action."""
 
@@ -246,8 +259,10 @@ class _GatherLane:
     def wait(self, call: _LaneCall) -> int:
         """Ends all calls up to `call`. Returns by how much the bound grows, which is never above 0."""
         before, self.slack_bytes = self.slack_bytes, 0
-        last = max((at for at, (issued, _, _) in enumerate(self._open) if issued == call), default=-1)
-        del self._open[: last + 1]
+        for at in range(len(self._open) - 1, -1, -1):
+            if self._open[at][0] == call:
+                del self._open[: at + 1]
+                break
         for _, rise, net in self._open:
             self.slack_bytes = max(self.slack_bytes, rise) - net
         return self.slack_bytes - before
@@ -330,51 +345,64 @@ class _Walk:
     def _action(self, units: Sequence[Unit], kind: ActionKind, allocates: bool, cuts: Sequence[Cut]) -> _Action:
         """Walks the units of an action as `build_step` writes them: what is fetched ahead, then a unit, then what goes
         away."""
-        forward, rules, sharded = kind == ActionKind.FORWARD, self.rules, self.sharded
+        forward = kind == ActionKind.FORWARD
         numbers = range(len(units)) if forward else range(len(units))[::-1]
         units = [units[number] for number in numbers]
-        fetched = [rules.fetched(unit, kind) for unit in units]
-        split = [bool(sharded and sharded.spec.gathers and sharded.reduces(unit)) for unit in units]
-        gathers = [
-            here and sharded is not None and sharded.gathers(unit, kind)
-            for unit, here in zip(units, split, strict=True)
-        ]
-        reduces = [here and kind in CLOSES for here in split]
-        ahead = self.spec.prefetch[0 if forward else 1] if any(fetched) or any(gathers) else 0
-        parts = cut_parts([self._items(unit.work, kind) for unit in units], cuts) if cuts else None
+        moves, profiles = self._of_units(units, kind, allocates)
+        ahead = self.spec.prefetch[0 if forward else 1] if any(unit.fetched or unit.gathers for unit in moves) else 0
+        if cuts:
+            parts = cut_parts([self._items(unit.work, kind) for unit in units], cuts)
+            memory = [self.rules.unit(unit, kind, allocates_gradients=allocates) for unit in units]
+            profiles = [_unit_profile(*unit) for unit in zip(parts, memory, strict=True)]
         elements: list[tuple[int, _Profile]] = []
         lane, wait, leaving_bytes = _GatherLane(), None, 0
         for at in range(-ahead, len(units)):
-            if (coming := at + ahead) < len(units):
-                sizes = dict(fetched[coming])
-                if gathers[coming]:
+            if (coming := at + ahead) < len(units) and ((unit := moves[coming]).fetched or unit.gathers):
+                sizes = dict(unit.fetched)
+                if unit.gathers:
                     size = sizes.get("buffers", 0)
                     sizes["buffers"] = lane.issue(("gather", coming), size, size)
                 elements += [(numbers[coming], self._change(category, size)) for category, size in sizes.items()]
             if at < 0:
                 continue
-            waits: list[_LaneCall] = [("gather", at)] if gathers[at] else []
-            if at >= GRADIENT_BUFFERS and reduces[at - GRADIENT_BUFFERS]:
+            waits: list[_LaneCall] = [("gather", at)] if moves[at].gathers else []
+            if at >= GRADIENT_BUFFERS and moves[at - GRADIENT_BUFFERS].reduces:
                 waits.append(("reduce", at - GRADIENT_BUFFERS))
             if waits:
                 wait = len(elements) if wait is None else wait
                 ended_bytes = sum(lane.wait(call) for call in waits)
                 elements.append((numbers[at], self._change("buffers", ended_bytes)))
-            if parts is None:
-                profile = self._unit(units[at], kind, allocates)
-            else:
-                profile = _unit_profile(parts[at], rules.unit(units[at], kind, allocates_gradients=allocates))
-            elements.append((numbers[at], profile))
+            elements.append((numbers[at], profiles[at]))
             if leaving_bytes:
                 elements.append((numbers[at], self._change("activations", -leaving_bytes)))
             leaving_bytes = units[at].offloaded_bytes if forward else 0
-            if sharded and reduces[at]:
-                copied, freed = sharded.reduction_bytes(units[at])
+            if moves[at].reduces:
+                copied, freed = moves[at].reduction_bytes
                 size = lane.issue(("reduce", at), copied, copied - freed)
                 elements.append((numbers[at], self._change("buffers", size)))
         if leaving_bytes:
             elements.append((numbers[-1], self._change("activations", -leaving_bytes)))
         return _Action.of(elements, wait, lane.slack_bytes)
+
+    def _of_units(
+        self, units: Sequence[Unit], kind: ActionKind, allocates: bool
+    ) -> tuple[list[_Moves], list[_Profile]]:
+        """Returns what an action moves for each unit, and the unit's profile; units of one work and place share both."""
+        known: dict[tuple[object, ...], tuple[_Moves, _Profile]] = {}
+        each = []
+        for unit in units:
+            key = (id(unit.work), unit.layer < 0, unit.offloaded)
+            if key not in known:
+                known[key] = self._moves(unit, kind), self._unit(unit, kind, allocates)
+            each.append(known[key])
+        return [moves for moves, _ in each], [profile for _, profile in each]
+
+    def _moves(self, unit: Unit, kind: ActionKind) -> _Moves:
+        """Returns what an action fetches for a unit and sends away."""
+        fetched, sharded = self.rules.fetched(unit, kind), self.sharded
+        if not sharded or not sharded.spec.gathers or not sharded.reduces(unit):
+            return _Moves(fetched)
+        return _Moves(fetched, sharded.gathers(unit, kind), kind in CLOSES, sharded.reduction_bytes(unit))
 
     def _change(self, category: str, size: int) -> _Profile:
         """Returns the profile of an op that takes `size` bytes, or gives them back where that is negative."""

@@ -41,9 +41,10 @@ from foretrace.workload.step_spec import keeps_gradients, optimizer_of, sharding
 
 _BATCH: Final = ("gpus", "tp", "cp", "pp", "mbs", "gbs")
 """The fields of a plan that the number of microbatches depends on."""
+_RECOMPUTE: Final = ("recompute", "recompute_modules")
 _SHAPE: Final = (
     *("schedule", "pp", "vpp", "stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers"),
-    *("recompute", "recompute_modules", "recompute_layers", "offload_layers", "routing"),
+    *(*_RECOMPUTE, "recompute_layers", "offload_layers", "routing"),
 )
 """Those that the shape of a step depends on, apart from the number of microbatches."""
 _STATE: Final = (
@@ -195,9 +196,11 @@ class MemoryTable:
         return most[0], most[1], most[2], exact
 
     def _shape_numbers(self, rows: _Rows) -> Longs:
-        examples, number = combined(rows.table.keys(*_SHAPE)[1], rows.microbatches)
+        same = rows.table.values_of("recompute_layers") == (None,)  # then all layers of a plan do the same
+        fields = tuple(name for name in _SHAPE if not (same and name in _RECOMPUTE))
+        examples, number = combined(rows.table.keys(*fields)[1], rows.microbatches)
         numbers = [
-            self._find(("shape", int(rows.microbatches[row]), rows.values(row, _SHAPE)), self._shape, rows, row)
+            self._find(("shape", int(rows.microbatches[row]), rows.values(row, fields)), self._shape, rows, row)
             for row in examples.tolist()
         ]
         return np.array(numbers)[number]
