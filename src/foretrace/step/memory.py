@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -267,6 +268,24 @@ class _GatherLane:
             self.slack_bytes = max(self.slack_bytes, rise) - net
         return self.slack_bytes - before
 
+    def state(self, place: int) -> tuple[object, ...]:
+        """Returns what further calls depend on, with units numbered from that at `place`."""
+        calls = [(what, unit - place, rise, net) for (what, unit), rise, net in self._open]
+        return self.slack_bytes, *calls
+
+    def skip(self, units: int) -> None:
+        """Goes on to a unit further on, at which the state of the lane is the same."""
+        self._open = [((what, unit + units), rise, net) for (what, unit), rise, net in self._open]
+
+
+def _runs(moves: Sequence[_Moves], profiles: Sequence[_Profile]) -> list[range]:
+    """Returns for each unit the run of units around it that move the same and have the same profile."""
+    runs: list[range] = []
+    for _, group in groupby(range(len(moves)), lambda at: (id(moves[at]), id(profiles[at]))):
+        places = list(group)
+        runs += [range(places[0], places[-1] + 1)] * len(places)
+    return runs
+
 
 class _Walk:
     """Finds the profiles of one step. Works and chunks that are the same object have one profile for each kind."""
@@ -356,14 +375,17 @@ class _Walk:
             profiles = [_unit_profile(*unit) for unit in zip(parts, memory, strict=True)]
         elements: list[tuple[int, _Profile]] = []
         lane, wait, leaving_bytes = _GatherLane(), None, 0
-        for at in range(-ahead, len(units)):
+        runs, lane_state, at = _runs(moves, profiles), None, -ahead
+        while at < len(units):
+            begin = len(elements)
             if (coming := at + ahead) < len(units) and ((unit := moves[coming]).fetched or unit.gathers):
                 sizes = dict(unit.fetched)
                 if unit.gathers:
                     size = sizes.get("buffers", 0)
                     sizes["buffers"] = lane.issue(("gather", coming), size, size)
-                elements += [(numbers[coming], self._change(category, size)) for category, size in sizes.items()]
+                elements += [(coming, self._change(category, size)) for category, size in sizes.items()]
             if at < 0:
+                at += 1
                 continue
             waits: list[_LaneCall] = [("gather", at)] if moves[at].gathers else []
             if at >= GRADIENT_BUFFERS and moves[at - GRADIENT_BUFFERS].reduces:
@@ -371,18 +393,27 @@ class _Walk:
             if waits:
                 wait = len(elements) if wait is None else wait
                 ended_bytes = sum(lane.wait(call) for call in waits)
-                elements.append((numbers[at], self._change("buffers", ended_bytes)))
-            elements.append((numbers[at], profiles[at]))
+                elements.append((at, self._change("buffers", ended_bytes)))
+            elements.append((at, profiles[at]))
             if leaving_bytes:
-                elements.append((numbers[at], self._change("activations", -leaving_bytes)))
+                elements.append((at, self._change("activations", -leaving_bytes)))
             leaving_bytes = units[at].offloaded_bytes if forward else 0
             if moves[at].reduces:
                 copied, freed = moves[at].reduction_bytes
                 size = lane.issue(("reduce", at), copied, copied - freed)
-                elements.append((numbers[at], self._change("buffers", size)))
+                elements.append((at, self._change("buffers", size)))
+            before, lane_state = lane_state, lane.state(at)
+            again = runs[at].stop - 1 - coming
+            if again > 0 and at - GRADIENT_BUFFERS >= runs[at].start and lane_state == before:
+                # All that this unit has met, the next ones of its run meet again.
+                repeated = elements[begin:]
+                elements += [(place + turn, change) for turn in range(1, again + 1) for place, change in repeated]
+                lane.skip(again)
+                at += again
+            at += 1
         if leaving_bytes:
-            elements.append((numbers[-1], self._change("activations", -leaving_bytes)))
-        return _Action.of(elements, wait, lane.slack_bytes)
+            elements.append((len(units) - 1, self._change("activations", -leaving_bytes)))
+        return _Action.of([(numbers[place], change) for place, change in elements], wait, lane.slack_bytes)
 
     def _of_units(
         self, units: Sequence[Unit], kind: ActionKind, allocates: bool
