@@ -166,9 +166,9 @@ def _in_turn(profiles: Sequence[_Profile], order: Longs | None = None) -> _Profi
     if not profiles:
         return _event({}, {})
     if order is None:
-        numbers: dict[int, int] = {}
-        order = np.array([numbers.setdefault(id(each), len(numbers)) for each in profiles])
-        profiles = list({id(each): each for each in profiles}.values())
+        distinct = {id(each): each for each in profiles}
+        number = {key: at for at, key in enumerate(distinct)}
+        order, profiles = np.array([number[id(each)] for each in profiles]), list(distinct.values())
     net, lows = np.array([each.net for each in profiles]), np.array([each.low for each in profiles])
     changes = net.sum(axis=1)[order]
     totals = np.cumsum(changes) - changes + np.array([each.peak for each in profiles])[order]
@@ -375,7 +375,8 @@ class _Walk:
             profiles = [_unit_profile(*unit) for unit in zip(parts, memory, strict=True)]
         elements: list[tuple[int, _Profile]] = []
         lane, wait, leaving_bytes = _GatherLane(), None, 0
-        runs, lane_state, at = _runs(moves, profiles), None, -ahead
+        runs, at = _runs(moves, profiles), -ahead
+        lane_state: tuple[object, ...] = ()
         while at < len(units):
             begin = len(elements)
             if (coming := at + ahead) < len(units) and ((unit := moves[coming]).fetched or unit.gathers):
@@ -418,7 +419,7 @@ class _Walk:
     def _of_units(
         self, units: Sequence[Unit], kind: ActionKind, allocates: bool
     ) -> tuple[list[_Moves], list[_Profile]]:
-        """Returns what an action moves for each unit, and the unit's profile; units of one work and place share both."""
+        """Returns what an action moves for each unit, and the profile of each. Units that do the same share both."""
         known: dict[tuple[object, ...], tuple[_Moves, _Profile]] = {}
         each = []
         for unit in units:

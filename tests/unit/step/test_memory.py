@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
+from foretrace import load_model
 from foretrace.schedules import ActionKind
 from foretrace.step.memory import SchedulePlace, stage_peaks
-from foretrace.step.spec import StepSpec
+from foretrace.step.spec import ChunkSpec, StepSpec
 from foretrace.workload.plan import Plan
+from foretrace.workload.settle import settle
 from foretrace.workload.step_spec import step_spec
 from hand_written_work import PARAMETERS, RECOMPUTED, SAVED, SENT, WORKSPACES, setting_of, works
 
@@ -104,3 +107,22 @@ def test_a_step_without_memory_has_no_place() -> None:
     (peak,) = stage_peaks(replace(spec, roles=(replace(spec.roles[0], chunks=((empty,),), end=()),)))
     assert peak.place is None
     assert peak.peak_bytes == sum(spec.roles[0].resident.values())
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("changes", [{}, {"reshard": False}, {"offload_layers": 9}, {"pp": 2, "vpp": 2, "gbs": 32}])
+def test_a_run_of_equal_layers_is_like_layers_that_happen_to_be_equal(
+    zero: Literal[1, 3], prefetch: int, changes: dict[str, Any]
+) -> None:
+    model = load_model("llama3-8b")
+    plan = Plan(gpus=8, tp=2, gbs=16, zero=zero, prefetch=prefetch, stack="fsdp")
+    spec = step_spec(settle(model, replace(plan, **changes)))
+    copies = {id(chunk): _with_own_works(chunk) for role in spec.roles for (chunk,) in role.chunks}
+    roles = tuple(replace(role, chunks=tuple((copies[id(chunk)],) for (chunk,) in role.chunks)) for role in spec.roles)
+    assert stage_peaks(replace(spec, roles=roles)) == stage_peaks(spec)
+
+
+def _with_own_works(chunk: ChunkSpec) -> ChunkSpec:
+    """Returns a chunk in which no two units share their work."""
+    return ChunkSpec(tuple(replace(unit, work=replace(unit.work)) for unit in chunk.units))

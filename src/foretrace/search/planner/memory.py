@@ -154,6 +154,8 @@ class MemoryTable:
 
     def needs(self, table: PlanTable) -> MemoryColumns:
         """Returns the memory of every plan of a table."""
+        if not len(table):
+            return MemoryColumns(*np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0), dtype=bool))
         microbatches = self._microbatches(table)
         examples, number = combined(table.keys(*_FIELDS)[1], microbatches)
         rows = _Rows(self._sizes, table.select(examples), microbatches[examples])

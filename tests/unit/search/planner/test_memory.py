@@ -176,3 +176,9 @@ def test_more_microbatches_than_a_schedule_repeats_need_no_more_memory(schedule:
 def test_schedules_that_do_not_repeat_keep_their_microbatches() -> None:
     assert steady_microbatches("gpipe", 4, 1000) == 1000
     assert steady_microbatches("1f1b", 4, 3) == 3
+
+
+def test_no_plans_need_nothing() -> None:
+    table = PlanTable.of([Plan(gpus=8)]).select(np.zeros(1, dtype=bool))
+    columns = MemoryTable(small("gpt3-175b"), machine()).needs(table)
+    assert not len(columns.peak_bytes) and not len(columns.fits)
