@@ -33,7 +33,7 @@ BASES: Final = (
     ("llama3.1-405b", Plan(gpus=32, tp=4, pp=4, gbs=12, schedule="zb-h1", zero=1, account_for=("embedding", "loss"))),
     ("mixtral-8x7b", Plan(gpus=32, tp=2, pp=2, ep=4, gbs=64, zero=1, stack="fsdp", offload_layers=1)),
     ("mixtral-8x7b", Plan(gpus=32, tp=2, cp=2, ep=4, gbs=64, dispatcher="hybridep", tp_overlap=True, precision="fp8")),
-    ("deepseek-v3", Plan(gpus=64, tp=2, pp=2, ep=8, gbs=64, zero=0, recompute="selective")),
+    ("deepseek-v3", Plan(gpus=64, tp=2, pp=2, ep=8, gbs=64, zero=2, recompute="selective")),
 )
 VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "gpus": (128,),
@@ -52,7 +52,7 @@ VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "last_stage_layers": (2,),
     "account_for": (None, ("loss",)),
     "schedule": names(),
-    "ep": (1, 2),
+    "ep": (1, 2, 32),
     "etp": (2,),
     "rank_order": ("tp-cp-ep-pp-dp",),
     "zero": (0, 1, 2, 3),
