@@ -22,7 +22,7 @@ from foretrace.basics.units import parse_count, parse_tokens
 from foretrace.hardware.cluster import Cluster
 from foretrace.models.model import Model
 from foretrace.schedules.registry import names, resolve
-from foretrace.search.planner.default_axes import RECOMPUTE_FIELDS, DefaultAxes
+from foretrace.search.planner.default_axes import RECOMPUTE_FIELDS, DefaultAxes, schedule_axis
 from foretrace.search.planner.space import Space, SpaceAxis
 from foretrace.workload.check_plan import check_plan
 from foretrace.workload.layout import parse_layout
@@ -210,9 +210,8 @@ class _Reader:
                 raise InputError(
                     "unknown-name", f'{name} "{part}" is not known{near}', hint=f"known: {', '.join(known)}"
                 )
-        return SpaceAxis.of(
-            name, sorted(dict.fromkeys(values), key=lambda value: known.index(value) if value in known else len(known))
-        )
+        ordered = sorted(dict.fromkeys(values), key=lambda value: known.index(value) if value in known else len(known))
+        return schedule_axis(ordered) if name == "schedule" else SpaceAxis.of(name, ordered)
 
     def _flags(self, name: str, text: str) -> SpaceAxis:
         values: list[bool] = []

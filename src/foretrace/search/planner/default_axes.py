@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -80,9 +80,7 @@ class DefaultAxes:
         yield self._axis(
             "vpp", range(1, len(self._model.layers) + 1), lambda value, outer: value in self.chunks(outer["pp"])
         )
-        yield self._axis(
-            "schedule", self._schedules(), lambda value, outer: outer["pp"] > 1 or value == self._schedules()[0]
-        )
+        yield schedule_axis(self._schedules())
         for name in ("account_for", "layout", "first_stage_layers", "last_stage_layers"):
             yield SpaceAxis.of(name, (getattr(self._base, name),))
         yield self._axis("zero", (0, 1, 3) if self._stack.zero < 3 else (3,), self._sharded)
@@ -219,3 +217,12 @@ class DefaultAxes:
         if saved.get("core_attn"):
             sets.insert(0, ("core_attn",))
         return list(dict.fromkeys(modules for modules in sets if modules))
+
+
+def schedule_axis(schedules: Sequence[str | None]) -> SpaceAxis:
+    """Returns the axis of schedules; a plan without stages has none."""
+    if all(name is None for name in schedules):
+        return SpaceAxis.of("schedule", (None,))
+    return SpaceAxis.of(
+        "schedule", (None, *schedules), lambda choice, outer: (choice[0] is None) == (outer.get("pp", 2) == 1)
+    )

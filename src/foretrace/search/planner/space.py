@@ -61,6 +61,10 @@ class SpaceAxis:
         """Returns the axis of the field that has its name."""
         return cls(name, (name,), tuple((value,) for value in dict.fromkeys(values)), within)
 
+    def may_be_idle(self) -> bool:
+        """Returns whether the axis is without effect in some plans."""
+        return self.fields[0] in IDLE or self.fields[0] == "rank_order"
+
     def points(self, outer: Outer) -> Longs:
         """Returns the positions of the choices that are searched next to values of other axes."""
         if self.within is None:
@@ -99,7 +103,7 @@ class Space:
         model: The model.
         base: The plan that has all fields that are not axes; it names the software.
         axes: The axes in the order in which plans are listed, the first slowest. Choices depend at most on the axes
-            before the first one whose choices depend on others.
+            before the first one whose choices depend on others. Those that may be without effect are put last.
         own_stack: The software where it is given apart from the plan.
         constraints: The rules, in the order in which they are checked.
     """
@@ -109,6 +113,9 @@ class Space:
     axes: tuple[SpaceAxis, ...]
     own_stack: Stack | None = None
     constraints: tuple[Constraint, ...] = field(default=(*CONSTRAINTS, *LAUNCH_CONSTRAINTS), repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", tuple(sorted(self.axes, key=SpaceAxis.may_be_idle)))
 
     @property
     def stack(self) -> Stack:
@@ -168,7 +175,7 @@ class Space:
         return Enumeration(self._table(parts), done, int(counts[-1]), rejected)
 
     def _grids(self, max_cells: int | None) -> Iterator[_Grid]:
-        """Yields the grids that the space is made of, in order, each of at most `max_cells` cells."""
+        """Yields the grids that the space is made of, in order, each of at most about `max_cells` cells."""
         outer = next((number for number, axis in enumerate(self.axes) if axis.within is not None), 0)
         yield from self._fixed((), {}, outer, max_cells)
 
@@ -178,7 +185,9 @@ class Space:
         if number >= outer:
             points = tuple(axis.points(values) for axis in self.axes[number:])
             cells = math.prod(map(len, points))
-            if max_cells is None or cells <= max_cells or number == len(self.axes):
+            # Plans that differ in idle fields only are compared within a grid, so these axes are never fixed.
+            divisible = number < len(self.axes) and not self.axes[number].may_be_idle()
+            if max_cells is None or cells <= max_cells or not divisible:
                 if cells:
                     yield _Grid(codes, points)
                 return
@@ -304,7 +313,7 @@ def _checked(columns: JobSizes, grid: _Grid, rules: Sequence[Constraint]) -> tup
 def _distinct(columns: JobSizes, grid: _Grid, axes: Sequence[SpaceAxis], runs: Mask) -> Mask:
     """Returns the cells that are plans, without those that differ from an earlier one in fields without effect only."""
     for number, (axis, points) in enumerate(zip(axes[len(grid.codes) :], grid.points, strict=True)):
-        if len(points) == 1 or axis.fields[0] not in {*IDLE, "rank_order"}:
+        if len(points) == 1 or not axis.may_be_idle():
             continue
         own = np.arange(len(points)).reshape(grid.shape_of(number))
         if axis.fields == ("rank_order",):
