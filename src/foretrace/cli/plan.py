@@ -334,7 +334,7 @@ def _next_command(name: str, named: ModelInput, result: PlanSearch, texts: dict[
 
 def _refuse(result: PlanSearch, output: OutputOptions) -> NoReturn:
     """Ends the command with the smallest change by which a plan would fit."""
-    problem = f"none of {format_count(result.launchable)} plans that can be launched fits or meets the deadline"
+    problem = f"none of {format_count(result.distinct)} plans that can be launched fits or meets the deadline"
     change = result.smallest_change
     hint = f"{change} would do" if change else "take more GPUs, or leave out options that pin an axis"
     fail_after_answer(InfeasibleError("nothing-fits", problem, hint=hint), output)

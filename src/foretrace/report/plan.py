@@ -64,7 +64,9 @@ _DAY_S: Final = 86400.0
 REASON_WORDS: Final[Mapping[str, str]] = {OUT_OF_MEMORY: "memory of a GPU", "misses-deadline": "the deadline"}
 """Words for the reasons of rejection; any other reason is the name of a rule of the software."""
 
-_STOPPED_BY: Final = {"gap": "--gap", "time": "--time", "interrupt": "an interrupt"}
+_STOPPED_BY: Final[Mapping[str, str]] = {"gap": "--gap", "time": "--time", "interrupt": "an interrupt"}
+_SPACES: Final = {"launchable": "that can be launched", "hypothetical": "in the model"}
+_PLANS: Final = {"launchable": "launchable plans", "hypothetical": "plans, some of which no software can launch,"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,6 @@ class PlanSearchRecord:
     request: RequestRecord
     searched: int
     distinct: int
-    launchable: int
     feasible: int
     best: RankedPlanRecord | None
     plans: tuple[RankedPlanRecord, ...]
@@ -238,8 +239,8 @@ def print_plans(
 def _headline(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
     job = f"{search.model}{SEPARATOR}{format_count(search.gpus)} GPUs of {search.cluster}{SEPARATOR}"
     job += f"{format_count(search.gbs)} sequences of {format_count(search.seq_len)} tokens"
-    space = f"{format_count(search.searched)} combinations, {format_count(search.distinct)} of them distinct plans: "
-    space += f"{format_count(search.launchable)} can be launched, {format_count(search.feasible)} fit"
+    space = f"{format_count(search.searched)} combinations, {format_count(search.distinct)} distinct plans "
+    space += f"{_SPACES[search.search.space]}, {format_count(search.feasible)} that fit"
     return [
         *_best(search, request),
         _labelled("Proof", _proof(search)),
@@ -307,12 +308,11 @@ def _goal(search: PlanSearch, best: RankedPlan, request: PlanRequest) -> str:
 def _proof(search: PlanSearch) -> str:
     """Returns what the search has shown, which is always about predictions."""
     proof, best = search.search, search.best
-    kind = "launchable plans" if proof.space == "launchable" else "plans, some of which no software can launch,"
-    plans = f"{format_count(search.launchable)} {kind}"
+    plans = f"{format_count(search.distinct)} {_PLANS[proof.space]}"
     runs = f"({format_count(proof.simulations)} simulated)"
     if best is None:
         return f"none of {plans.rstrip(',')} is predicted to fit"
-    stopped = f"stopped by {_STOPPED_BY[proof.stopped_by]}: " if proof.stopped_by else ""
+    stopped = f"stopped by {_STOPPED_BY.get(proof.stopped_by, proof.stopped_by)}: " if proof.stopped_by else ""
     if proof.method == "simulation":
         if proof.complete:
             return f"Complete: all {format_count(search.feasible)} plans that fit were simulated"

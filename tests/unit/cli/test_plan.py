@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import foretrace
+from foretrace import load_cluster, load_model
 from foretrace.basics.errors import InfeasibleError, InputError
 from foretrace.cli.plan import EXAMPLES
+from foretrace.search.planner.asked_axes import space_of
 from foretrace.search.planner.request import PlanRequest
 from foretrace.search.planner.result import PlanSearch
 from foretrace.workload.plan import Plan
@@ -110,6 +112,23 @@ class TestRequest:
     def test_recomputation_is_one_axis(self, options: tuple[str, ...], values: str, asked: list[PlanRequest]) -> None:
         assert call("plan", *JOB, *options) == 0
         assert asked[0].axes == {"recompute": values}
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            "--tp 4,8 --pp 1..8 --cp 1,2 --mbs 1..4 --vpp 1,2,5 --zero 1 --shard none --no-sp --cp-comm a2a",
+            "--recompute none,full,mlp+layernorm --overlap grad,param --no-offload --precision bf16,fp8",
+            "--recompute-layers 2,4 --schedule all --rank-order tp-cp-ep-pp-dp --offload-optimizer",
+            "--recompute-modules mlp --account-for embedding+loss,none --offload-layers 0,2 --cuda-graphs none,full",
+            "--first-stage-layers 18 --last-stage-layers 18 --offload-modules core_attn+attn_proj,none --seq 4k,8k",
+        ],
+    )
+    def test_the_space_reads_every_axis(self, options: str, asked: list[PlanRequest]) -> None:
+        assert call("plan", *JOB, *shlex.split(options)) == 0
+        space = space_of(load_model("llama3-70b"), asked[0].plan, load_cluster("h100-dgx"), asked[0].axes)
+        axes = {axis.name: axis for axis in space.axes}
+        assert asked[0].axes.keys() <= axes.keys()
+        assert all(len(axes[name].choices) > 1 for name, text in asked[0].axes.items() if "," in text)
 
     def test_a_job_file_gives_what_is_not_searched(
         self, asked: list[PlanRequest], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -81,7 +81,7 @@ class NearMiss:
     """The best plan of a family that a reason removed.
 
     Attributes:
-        reason: The code of the reason, as in `PlanSearch.rejected`.
+        reason: The reason, as in `PlanSearch.rejected`.
         plan: The plan.
         options: The options of `foretrace predict` that make it.
         step_time_s: Its step, where that is known.
@@ -117,11 +117,12 @@ class PlanSearch:
         seq_len: Tokens of a sequence.
         objective: What was asked for.
         searched: Combinations of values that were considered.
-        distinct: Plans that differ in any way that matters here, launchable or not.
+        distinct: Plans that can be launched and differ in what they do, whether they fit or not.
         feasible: Launchable plans that fit into memory.
         best: The best plan; None where nothing fits.
         plans: The best plans in order, the best first.
-        rejected: How many plans each reason removed, by its code.
+        rejected: How many combinations each rule removed, by its name, and how many distinct plans do not fit
+            (`OUT_OF_MEMORY`).
         search: What the search has shown.
         indistinguishable: Plans that predictions cannot tell from the best, which is among them.
         measure_first: The few of them to measure first.
@@ -156,11 +157,6 @@ class PlanSearch:
     launch: Mapping[str, str] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
-
-    @property
-    def launchable(self) -> int:
-        """Plans that the software runs, whether they fit into memory or not."""
-        return self.feasible + self.rejected.get(OUT_OF_MEMORY, 0)
 
     @property
     def smallest_change(self) -> str | None:
