@@ -334,7 +334,7 @@ def _worse(search: PlanSearch, best: RankedPlan) -> str:
     bound_s, step_s = search.search.lower_bound_s, best.step_time_s
     if bound_s is None or bound_s >= step_s * (1 - ROUNDING):
         return f"below the best, {format_time(step_s)}"
-    return f"below {_at_most(bound_s)}, {format_percent(1 - bound_s / step_s)} less than the best,"
+    return f"below {_at_most(bound_s)}, {format_percent(1 - bound_s / step_s)} less than the best"
 
 
 def _at_most(seconds: float) -> str:

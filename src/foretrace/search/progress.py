@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from foretrace.basics.progress import ShownWork
-from foretrace.basics.units import format_count, format_time
+from foretrace.basics.units import format_count, format_number, format_time
 
 MIN_LEFT_S: Final = 1.0
 """The shortest time left that is named."""
+MAX_SECONDS: Final = 100
+"""Times left below this are whole seconds."""
 
 
 class SearchProgress:
@@ -49,9 +51,10 @@ class SearchProgress:
         words.append(f"{format_count(done)} of {format_count(self._count)}" if self._count else format_count(done))
         elapsed_s = self._clock() - self._started_s
         if done and elapsed_s > 0:
-            words.append(f"{done / elapsed_s:.3g} a second")
+            words.append(f"{format_number(done / elapsed_s)}/s")
         if best:
             words.append(f"best so far {best}")
         if done and self._count > done:
-            words.append(f"about {format_time(max(elapsed_s / done * (self._count - done), MIN_LEFT_S))} left")
+            left_s = max(elapsed_s / done * (self._count - done), MIN_LEFT_S)
+            words.append(f"{left_s:.0f} s left" if left_s < MAX_SECONDS else f"{format_time(left_s)} left")
         self._work.text = f"{self._name}: {', '.join(words)}"

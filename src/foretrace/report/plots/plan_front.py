@@ -95,7 +95,7 @@ def _draw_plans(canvas: Canvas, area: PlotArea, search: PlanSearch, plans: Seque
         canvas.circle(x, y, 4.5, VERMILLION, f"{plan_text(search.best.plan, varying)}: the best")
     for number, ranked in enumerate(search.measure_first, 1):
         x, y = _place(area, ranked)
-        canvas.text(x + 10, y - 8, str(number), font_weight="bold", font_size=12)
+        canvas.text(x, y - 12, str(number), "middle", font_weight="bold", font_size=12)
 
 
 def _draw_legend(canvas: Canvas, area: PlotArea, search: PlanSearch) -> None:
