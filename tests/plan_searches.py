@@ -14,6 +14,7 @@ GIB = 1 << 30
 CAPACITY = 79 * GIB
 BASE = Plan(gpus=256, gbs=1024, seq_len=8192)
 REQUEST = PlanRequest(BASE, {"tp": "4,8"})
+SCRIPT = "#!/bin/bash\ntorchrun pretrain_gpt.py --tensor-model-parallel-size 4 " + "--a-long-option with-a-value " * 8
 
 
 def ranked(step_s: float, gib: float, plan: Plan, **others: object) -> RankedPlan:
@@ -67,7 +68,12 @@ def search(**changes: object) -> PlanSearch:
             NearMiss("out-of-memory", replace(BASE, tp=4, pp=2), "--tp 4", 9.1, 2 * GIB, "--recompute selective"),
         ),
         why=PlanDifference(SECOND, {"compute": 0.02, "bubble": 0.21, "tp exposed": -0.34, "idle": 1e-9}),
-        launch={"megatron-lm": "--tensor-model-parallel-size 4\n--pipeline-model-parallel-size 4\na\nb\nc"},
+        launch={"megatron-lm": SCRIPT},
+        launch_options={
+            "tensor-model-parallel-size": 4,
+            "sequence-parallel": True,
+            "recompute-modules": ("mlp", "moe"),
+        },
         diagnostics=(Diagnostic("note", "assumed", "sequence parallelism wherever tp is above 1"),),
         seconds={"bounds": 0.1},
     )

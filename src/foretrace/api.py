@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretrace.basics.errors import Diagnostic, UsageError
+from foretrace.basics.errors import Diagnostic, InputError, UsageError
 from foretrace.basics.files import GivenPath
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from foretrace.search.planner.result import PlanSearch
     from foretrace.simulation.relief import Relief
     from foretrace.workload.plan import Plan
+    from foretrace.workload.setting import Setting
 
 Job = Input | Program | Answer | str | Path
 """What can be simulated: an input, a program built in Python, an answer whose program is run again, or a path or model
@@ -160,33 +161,66 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
         return answer, find_relief(setting, machine, scenario)
 
 
-def plan(name: Model | str | Path, machine: Machine | Cluster | str, request: PlanRequest) -> PlanSearch:
+def plan(
+    name: Model | str | Path,
+    machine: Machine | Cluster | str,
+    request: PlanRequest,
+    *,
+    framework: str | None = None,
+) -> PlanSearch:
     """Searches for the plan of a model that is predicted to be best on a machine.
 
     Args:
         name: A `Model`, a preset's name, or the path of a Hugging Face config.json.
         machine: What the model runs on, or a cluster or its name.
         request: What is fixed, which axes are pinned or widened, the objective, and when to stop.
+        framework: The framework whose launch script is written; None: that of the stack, where it has one.
 
     Returns:
         The best plans, what the search has shown about all others, and which to measure first. Where nothing fits,
         `best` is None. An interrupt keeps what is finished: `search.stopped_by` is then `interrupt`.
 
     Raises:
-        InputError: The request contradicts itself, the model or the cluster.
+        InputError: The request contradicts itself, the model or the cluster; or the framework is not known.
     """
+    from foretrace.export.launch import launch_problem
     from foretrace.models.load import read_model
     from foretrace.models.model import Model
     from foretrace.search.progress import SearchProgress
+    from foretrace.workload.plan import Plan
+    from foretrace.workload.settle import settle
 
     # The search is imported by name: it is large, and only this function needs it.
     search_plans = import_module("foretrace.search.planner.search").search_plans
     machine = machine if isinstance(machine, Machine) else Machine(machine)
-    machine.needed_cluster()
+    cluster = machine.needed_cluster()
     spec, guesses = (name, ()) if isinstance(name, Model) else read_model(name)
+    if framework is not None:
+        launch_problem(settle(spec, Plan(gpus=1)), framework)  # refuses an unknown one before the search
     with doing(f"plan {spec.name}") as work:
         result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work))
-    return replace(result, diagnostics=(*guesses, *result.diagnostics))
+    result = replace(result, diagnostics=(*guesses, *result.diagnostics))
+    return result if result.best is None else _with_launch(result, settle(spec, result.best.plan), cluster, framework)
+
+
+def _with_launch(result: PlanSearch, setting: Setting, cluster: Cluster, framework: str | None) -> PlanSearch:
+    """Returns a search with the launch script of its best plan, or with the reason why there is none."""
+    from foretrace.export.launch import WRITERS, launch_text
+
+    try:
+        launch = launch_text(setting, cluster, framework)
+    except InputError as error:
+        note = Diagnostic("note" if framework is None else "warning", error.code, f"no launch script: {error.message}")
+        return replace(result, launch={}, launch_options={}, diagnostics=(*result.diagnostics, note))
+    layout, _ = WRITERS[launch.framework]
+    options = {name: value for name, value in layout.options(setting).items() if value not in (None, False)}
+    notes = () if framework is None else launch.diagnostics  # the script itself has them as comments
+    return replace(
+        result,
+        launch={launch.framework: launch.text},
+        launch_options=options,
+        diagnostics=(*result.diagnostics, *notes),
+    )
 
 
 def compare(

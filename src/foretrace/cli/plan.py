@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, NoReturn
 import typer
 
 from foretrace.api import plan
-from foretrace.basics.errors import Diagnostic, InfeasibleError, InputError, UsageError, did_you_mean
+from foretrace.basics.errors import Diagnostic, InfeasibleError, InputError, UsageError
 from foretrace.basics.units import format_count, parse_count, parse_factor, parse_time
 from foretrace.cli.emit import emit, fail_after_answer, write_picture
 from foretrace.cli.groups import (
@@ -191,7 +191,7 @@ def command(
         typer.Option(
             "--launch",
             metavar="FRAMEWORK",
-            help="Print the launch arguments of the best plan in full, for this framework.",
+            help="Print the script that starts the best plan: megatron-lm, megatron-bridge, torchtitan, …",
             rich_help_panel="Output",
         ),
     ] = None,
@@ -210,9 +210,8 @@ def command(
     axes = _axes({name: text for name, text in texts.items() if _is_axis(name, text)})
     counts = _gpu_counts(texts["gpus"]) if _is_axis("gpus", texts.get("gpus", "")) else ()
     request = PlanRequest(_given_plan(job, axes, counts), axes, counts, **search.values)
-    result = plan(job.model, machine.options.machine(job), request)
+    result = plan(job.model, machine.options.machine(job), request, framework=launch)
     result = replace(result, diagnostics=(*job.diagnostics, *_left_out(named), *result.diagnostics))
-    result = _for_framework(result, launch)
     if picture is not None and result.best is not None:
         from foretrace.report.plots.plan_front import plan_front_svg
 
@@ -221,7 +220,7 @@ def command(
     shown = _next_command(model, named, result, texts, machine.flags)
     emit(
         lambda: plan_json(result, request),
-        lambda: print_plans(result, request, shown, all_launch=launch is not None),
+        lambda: print_plans(result, request, shown, with_launch=launch is not None),
         output,
     )
     if result.search.stopped_by == "interrupt":
@@ -309,16 +308,6 @@ def _left_out(named: ModelInput) -> list[Diagnostic]:
         return []
     text = f"the search decides {', '.join(decided)} again: values of a job file are pinned by options"
     return [Diagnostic("note", "field-ignored", text, named.paths[0])]
-
-
-def _for_framework(result: PlanSearch, framework: str | None) -> PlanSearch:
-    """Keeps the launch arguments of one framework: the one that is named, else the first."""
-    if framework is None:
-        return replace(result, launch=dict(list(result.launch.items())[:1]))
-    if result.best is not None and framework not in result.launch:
-        problem = f'launch arguments of "{framework}" are not known{did_you_mean(framework, result.launch)}'
-        raise UsageError("unknown-name", problem, hint=f"known here: {', '.join(result.launch) or 'none'}")
-    return replace(result, launch={name: text for name, text in result.launch.items() if name == framework})
 
 
 def _next_command(name: str, named: ModelInput, result: PlanSearch, texts: dict[str, Any], machine_flags: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, printable
 from foretrace.basics.units import (
     MINUS,
     format_bytes,
@@ -49,9 +49,6 @@ MIN_PART: Final = 1e-4
 """The share of the step below which a difference of two breakdowns is not named."""
 FULL_WIDTH: Final = 80
 """The width of a screen from which on tables have all columns."""
-
-MAX_LAUNCH: Final = 3
-"""Lines of launch arguments that a screen shows without being asked."""
 
 _INDENT: Final = "  "
 _ROUNDING_STEP: Final = 1e-4
@@ -159,6 +156,7 @@ class PlanSearchRecord:
     near_misses: tuple[NearMissRecord, ...]
     why: DifferenceRecord | None
     launch: Mapping[str, str]
+    launch_options: Mapping[str, Any]
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -211,7 +209,7 @@ def print_plans(
     next_command: str = "",
     stream: TextIO | None = None,
     *,
-    all_launch: bool = False,
+    with_launch: bool = False,
 ) -> None:
     """Prints the screen of a search.
 
@@ -220,7 +218,7 @@ def print_plans(
         request: What was asked for.
         next_command: The command that predicts the best plan.
         stream: Where to print; None: stdout.
-        all_launch: Whether launch arguments are printed in full, however many they are.
+        with_launch: Whether the launch script is printed; otherwise its options for the plan are.
     """
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(search, request)]
@@ -229,11 +227,14 @@ def print_plans(
     lines += _why(search)
     lines += _rejected(search)
     lines += _near_misses(search)
-    lines += _launch(search, all_launch)
+    lines += _launch(search, with_launch)
     lines += [[], *diagnostic_lines(search.diagnostics, MAX_DIAGNOSTICS)]
     if next_command and search.best is not None:
         lines.append([(f"  next     {next_command}", "bright_black")])
     show(screen, lines)
+    for script in search.launch.values() if with_launch else ():
+        # A script is for pasting, so that no line of it is folded or indented.
+        print(f"\n{printable(script)}", file=screen.stream)
 
 
 def _headline(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
@@ -481,12 +482,19 @@ def _near_misses(search: PlanSearch) -> list[list[Span]]:
 
 
 def _launch(search: PlanSearch, in_full: bool) -> list[list[Span]]:
-    """Returns the launch arguments of the best plan for each framework they were written for."""
-    lines: list[list[Span]] = []
-    for framework, text in search.launch.items():
-        lines += [[], [("  launch arguments", "bold"), (f" ({framework})", "")]]
-        rows = text.splitlines()
-        lines += [[(f"  {row}", "")] for row in (rows if in_full else rows[:MAX_LAUNCH])]
-        if not in_full and len(rows) > MAX_LAUNCH:
-            lines.append([(f"  {len(rows) - MAX_LAUNCH} more lines with --launch {framework}", "bright_black")])
-    return lines
+    """Returns the options of the framework that say the best plan; none where the whole script is printed."""
+    if in_full or not search.launch:
+        return []
+    (framework, *_) = search.launch
+    options = SEPARATOR.join(_option_text(name, value) for name, value in search.launch_options.items())
+    return [
+        [],
+        [("  launch", "bold"), (f" (options of {framework}; --launch {framework} prints the script)", "")],
+        [(f"  {options}", "")],
+    ]
+
+
+def _option_text(name: str, value: object) -> str:
+    if value is True:
+        return name
+    return f"{name} {','.join(map(str, value)) if isinstance(value, tuple) else value}"

@@ -162,7 +162,7 @@ class TestExits:
             (("--gap", "much"), "bad-value", 2),
             (("--time", "10"), "bad-value", 2),
             (("--plot", "x.png"), "bad-value", 2),
-            (("--launch", "nothing"), "unknown-name", 2),
+            (("--launch", "nothing"), "unknown-name", 3),
             (("--largest", "gbs"), "conflicting-values", 3),
             (("--tokens", "15T"), "conflicting-values", 3),
             (("--gap", "200%"), "out-of-range", 3),
@@ -258,13 +258,24 @@ class TestOutput:
         options = "--cluster h100-dgx --prices model --no-silicon --nccl-algo ring,tree"
         assert last.endswith(f"{search().best.options} {options}")  # type: ignore[union-attr]
 
-    def test_launch_arguments_of_one_framework(
+    def test_the_launch_script_is_that_of_the_framework(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("plan", *JOB, "--launch", "megatron-bridge", "--json") == 0
+        whole = json.loads(capsys.readouterr().out)
+        (script,) = whole["launch"].values()
+        assert list(whole["launch"]) == ["megatron-bridge"] and "model.tensor_model_parallel_size=4" in script
+        assert call("plan", *JOB, "--launch", "megatron-bridge") == 0
+        assert capsys.readouterr().out.endswith(f"{script}\n")
+
+    def test_a_plan_that_no_launcher_has(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        answer_with(monkeypatch, lambda _: search(launch={"megatron-lm": "--a 1", "torchtitan": "--b=2"}))
-        assert call("plan", *JOB, "--launch", "torchtitan") == 0
-        text = capsys.readouterr().out
-        assert "--b=2" in text and "--a 1" not in text
+        best = search().plans[0]
+        best = replace(best, plan=replace(best.plan, vpp=1, schedule="zb-h1"))
+        answer_with(monkeypatch, lambda _: search(best=best))
+        assert call("plan", *JOB, "--json") == 0
+        whole = json.loads(capsys.readouterr().out)
+        assert whole["launch"] == {}
+        assert "not-launchable" in [note["code"] for note in whole["diagnostics"]]
 
 
 def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:

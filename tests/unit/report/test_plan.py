@@ -13,7 +13,7 @@ from foretrace.report.plan import plan_json, print_plans
 from foretrace.search.planner.request import PlanRequest
 from foretrace.search.planner.result import PlanSearch
 from foretrace.workload.plan import Plan
-from plan_searches import BASE, BEST, REQUEST, SECOND, search
+from plan_searches import BASE, BEST, REQUEST, SCRIPT, SECOND, search
 from shared_files import ROOT
 
 COMMAND = "foretrace predict llama3-70b --gpus 256 --gbs 1024 --tp 4 --pp 4 --cluster h100-dgx"
@@ -94,10 +94,12 @@ class TestScreen:
         assert [row.split()[-1] for row in rows] == ["simulated", "simulated", "estimated", "estimated"]
         assert "ZeRO-1" not in "".join(rows) and "all of them: ZeRO-1" in text
 
-    def test_launch_arguments_are_short_unless_asked_for(self) -> None:
-        short, full = screen(search()), screen(search(), all_launch=True)
-        assert "--tensor-model-parallel-size 4" in short
-        assert short.count("--launch megatron-lm") == 1 and "--launch" not in full
+    def test_launch_options_are_short_and_the_script_is_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        short, full = screen(search()), screen(search(), with_launch=True)
+        assert "tensor-model-parallel-size 4 · sequence-parallel · recompute-modules mlp,moe" in short
+        assert "torchrun" not in short and "--launch megatron-lm" in short
+        assert full.endswith(f"\n{SCRIPT}\n")  # not folded: it is for pasting
 
     def test_the_next_command_is_whole(self) -> None:
         assert line(screen(search()), "next").endswith(COMMAND)
@@ -146,7 +148,8 @@ class TestJson:
         )
         whole = plan_json(search(), REQUEST)
         names = {name for name in _names(whole) if name not in Plan.__slots__} - {"schema", "out-of-memory"}
-        names -= {*search().rejected, *search().launch, *search().why.parts_s}  # type: ignore[union-attr]
+        names -= {*search().rejected, *search().launch, *search().launch_options}
+        names -= {*search().why.parts_s}  # type: ignore[union-attr]
         assert sorted(name for name in names if f"`{name}`" not in page) == []
 
     def test_values(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.workload.plan import Plan
@@ -130,7 +130,8 @@ class PlanSearch:
         front: The plans of which none is both faster and smaller, by time.
         near_misses: The nearest miss of each family that was rejected.
         why: Why the best beats the runner-up.
-        launch: Launch arguments of the best plan by framework.
+        launch: The script that starts the best plan, by framework.
+        launch_options: The options of that framework that say the plan, by name; those that are off are left out.
         diagnostics: What a reader should know.
         seconds: CPU time of the parts of the search, by name; not part of the result's identity.
     """
@@ -155,6 +156,7 @@ class PlanSearch:
     near_misses: tuple[NearMiss, ...] = ()
     why: PlanDifference | None = None
     launch: Mapping[str, str] = field(default_factory=dict)
+    launch_options: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
