@@ -131,15 +131,17 @@ class UnitPricer:
         """Returns how many times as long kernels take while a call with this use runs."""
         if use is None or not kernels:
             return 1.0
-        known = self._slower.setdefault(use, {})
-        unknown = list(dict.fromkeys(kernel for _, kernel in kernels if kernel not in known))
-        if unknown:
+        known, times = self._slower.setdefault(use, {}), self.kernel_s
+        try:
+            under_s = sum(count * times[kernel] * known[kernel] for count, kernel in kernels)
+        except KeyError:
+            unknown = list(dict.fromkeys(kernel for _, kernel in kernels if kernel not in known))
             self.learn_kernels(unknown)
-            alone = np.array([self.kernel_s[kernel] for kernel in unknown])
+            alone = np.array([times[kernel] for kernel in unknown])
             slower = slowdowns(unknown, alone, [use], self.machine.needed_cluster().gpu)[:, 0]
             known.update(zip(unknown, slower.tolist(), strict=True))
-        alone_s = sum(count * self.kernel_s[kernel] for count, kernel in kernels)
-        under_s = sum(count * self.kernel_s[kernel] * known[kernel] for count, kernel in kernels)
+            under_s = sum(count * times[kernel] * known[kernel] for count, kernel in kernels)
+        alone_s = sum(count * times[kernel] for count, kernel in kernels)
         return under_s / alone_s if alone_s > 0 else 1.0
 
 
@@ -189,9 +191,9 @@ class MeshPrices:
         )
         return list(dict.fromkeys(layouts))
 
-    def learn(self, works: Sequence[Work], sharded: ShardedUnits | None = None) -> None:
-        """Prices all kernels and calls of works at once."""
-        self.learn_items([item for work in works for item in _all_items(work, sharded)])
+    def items(self, works: Sequence[Work], sharded: ShardedUnits | None = None) -> list[Item]:
+        """Returns all that works do, and the calls by which data-parallel ranks split them."""
+        return [item for work in works for item in _all_items(work, sharded)]
 
     def learn_items(self, items: Sequence[Item]) -> None:
         """Prices all kernels and calls of items at once."""
@@ -202,7 +204,7 @@ class MeshPrices:
     def unit_costs(
         self, work: Work, launches: Launches | None, sharded: ShardedUnits | None = None, *, split: bool = True
     ) -> UnitCosts:
-        """Returns the costs of a unit, whose kernels and calls are priced first.
+        """Returns the costs of a unit. It is faster where its items were priced before, with those of others.
 
         Args:
             work: The unit's work.
@@ -227,9 +229,12 @@ class MeshPrices:
         """Returns the seconds of a computation alone."""
         if not isnan(item.seconds):
             return item.seconds
-        self.pricer.learn_kernels(kernel for _, kernel in item.kernels)
         known = self.pricer.kernel_s
-        return float(sum(count * known[kernel] for count, kernel in item.kernels))
+        try:
+            return float(sum(count * known[kernel] for count, kernel in item.kernels))
+        except KeyError:
+            self.pricer.learn_kernels(kernel for _, kernel in item.kernels)
+            return self.compute_s(item)
 
     def _local_costs(self, parts: Sequence[UnitPart]) -> dict[int, float]:
         """Returns what the concurrent calls of a unit cost its segments, by their place among the parts.

@@ -69,11 +69,26 @@ def works_of(setting: Setting) -> ModelWorks:
     """Returns what the parts of a setting's model do."""
     model = setting.model
     return ModelWorks(
-        layers=tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers)),
+        layers=_layer_works(setting),
         embedding=layers.embedding_work(setting) if model.vocab else None,
         head=layers.head_work(setting),
         mtp=_mtp_works(setting),
     )
+
+
+def _layer_works(setting: Setting) -> tuple[Work, ...]:
+    """Returns the work of every layer, found once for equal ones."""
+    model, plan = setting.model, setting.plan
+    if plan.recompute == "full" and plan.recompute_layers is not None:  # then places matter
+        return tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers))
+    known: dict[tuple[object, float], Work] = {}
+    works = []
+    for number, layer in enumerate(model.layers):
+        key = (layer, plan.routing_of(number))
+        if key not in known:
+            known[key] = layers.layer_work(setting, layer, number)
+        works.append(known[key])
+    return tuple(works)
 
 
 def _mtp_works(setting: Setting) -> tuple[Work, ...]:

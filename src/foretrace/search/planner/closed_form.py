@@ -8,7 +8,7 @@ columns uses only sums, products and maxima, so that a plan has the same bits in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,13 +24,13 @@ from foretrace.program.columns import Collective
 from foretrace.schedules import ActionKind
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.search.planner.ends import EndCosts, end_costs
-from foretrace.search.planner.paths import KINDS, Chains
+from foretrace.search.planner.paths import KINDS, Chains, rounds
 from foretrace.search.planner.plan_table import PlanTable, combined
 from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
 from foretrace.simulation.simulate_input import on_host
 from foretrace.step.segments import CLOSES, OPENS
 from foretrace.step.sharding import ShardedUnits
-from foretrace.step.spec import Call, Unit
+from foretrace.step.spec import Call, Compute, Item, Unit, Work
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.setting import Setting
@@ -108,7 +108,8 @@ class ClosedForm:
         self._kinds: dict[UnitKind, int] = {}
         self._pricers: dict[int, UnitPricer] = {}
         self._works: dict[Plan, _WorkCosts] = {}
-        self._shapes: dict[Plan, _Shape] = {}
+        self._shapes: dict[tuple[Plan, int], _Shape] = {}
+        self._raw_shapes: dict[tuple[Plan, int], _Shape] = {}
         self._ends: dict[Plan, EndCosts] = {}
 
     def bounds(self, table: PlanTable) -> Bounds:
@@ -136,10 +137,24 @@ class ClosedForm:
             self._pricers[mesh.world] = UnitPricer(self.machine, mesh.world)
         return self._pricers[mesh.world].on(mesh)
 
-    def shape(self, plan: Plan) -> _Shape:
-        """Returns the structure of a plan's step."""
-        if plan not in self._shapes:
-            setting = self.setting(plan)
+    def shape(self, plan: Plan, microbatches: int) -> _Shape:
+        """Returns the structure of a plan's step. `plan` is the simplest with the same one."""
+        key = plan, microbatches
+        if key not in self._shapes:
+            name = self.sizes(plan).schedule if plan.pp > 1 else "1f1b"
+            low, size, times = rounds(name, plan.pp, microbatches)
+            shape = self._raw_shape(plan, low)
+            chains = shape.chains
+            if times:
+                chains = chains.grown(self._raw_shape(plan, low + size).chains, times)
+            self._shapes[key] = replace(shape, chains=chains.longest())
+        return self._shapes[key]
+
+    def _raw_shape(self, plan: Plan, microbatches: int) -> _Shape:
+        """Returns the structure of a step with all its chains."""
+        key = plan, microbatches
+        if key not in self._raw_shapes:
+            setting = self.setting(replace(plan, gbs=microbatches))
             shape = StepShape.of(setting)
             numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in shape.kinds]
             pieces = {piece: number for number, piece in enumerate(dict.fromkeys(shape.pieces))}
@@ -148,11 +163,10 @@ class ClosedForm:
             for piece, number in pieces.items():
                 np.add.at(units[number], [numbers[kind] for kind in piece], 1)
             batched = setting.schedule in BATCHED and not plan.pp_overlap
-            schedule = shape.schedule
             chains = Chains.of(shape, kinds_of_pieces, batched=batched)
             kinds = tuple(tuple(shape.kinds[kind] for kind in piece) for piece in pieces)
-            self._shapes[plan] = _Shape(chains, kinds, units, schedule.chunks, schedule.stages)
-        return self._shapes[plan]
+            self._raw_shapes[key] = _Shape(chains, kinds, units, shape.schedule.chunks, shape.schedule.stages)
+        return self._raw_shapes[key]
 
     def work(self, plan: Plan) -> _WorkCosts:
         """Returns the costs of units under a plan, which is the simplest with the same ones."""
@@ -166,6 +180,11 @@ class ClosedForm:
             setting = self.setting(plan)
             self._ends[plan] = end_costs(step_spec(setting), self.prices(setting), stages)
         return self._ends[plan]
+
+    @property
+    def pricers(self) -> list[UnitPricer]:
+        """The prices of jobs of each size."""
+        return list(self._pricers.values())
 
     @property
     def kinds(self) -> list[UnitKind]:
@@ -182,19 +201,23 @@ class _WorkCosts:
         sharding = sharding_of(setting)
         self.sharded = None if sharding is None else ShardedUnits(sharding, {})
         self._units: dict[UnitKind, UnitCosts] = {}
+        self._works: dict[UnitKind, Work] = {}
         self._split: dict[UnitKind, tuple[float, float]] = {}
         self._waits: dict[tuple[UnitKind, ...], tuple[float, ...]] = {}
+        self._lost: dict[tuple[object, ActionKind], float] = {}
         self._beside: dict[object, dict[UnitKind, Floats]] = {}
         self.output_bytes = 0
 
-    def learn(self, kinds: list[UnitKind]) -> None:
-        """Prices kinds that are not known yet."""
-        unknown = [kind for kind in kinds if kind not in self._units]
-        if not unknown:
-            return
-        works = unit_works(self.setting, unknown)
-        self.prices.learn(works, self.sharded)
-        for kind, work in zip(unknown, works, strict=True):
+    def read(self, kinds: list[UnitKind]) -> list[Item]:
+        """Finds the works of kinds that are not known yet; returns their items, which have to be priced."""
+        unknown = [kind for kind in kinds if kind not in self._units and kind not in self._works]
+        self._works.update(zip(unknown, unit_works(self.setting, unknown), strict=True))
+        return self.prices.items(list(self._works.values()), self.sharded)
+
+    def learn(self) -> None:
+        """Finds the costs of the kinds that were read."""
+        works, self._works = self._works, {}
+        for kind, work in works.items():
             self._units[kind] = self.prices.unit_costs(work, self.launches, self.sharded)
             if kind.role == "layer":
                 self.output_bytes = work.output_bytes
@@ -279,9 +302,12 @@ class _WorkCosts:
         """Returns the share of its pace that a layer loses in an action while a call of the step runs."""
         if call is None or not prices.pricer.machine.overlap_cost:
             return 0.0
-        layers = [each for each in self._units if each.role == "layer"]
-        body = self._units[max(layers, key=lambda each: each.number)]  # most models have most of these
-        return 1 - 1 / self.prices.pricer.slower(body.kernels[kind], prices.use(call))
+        use = prices.use(call)
+        if (use, kind) not in self._lost:
+            layers = [each for each in self._units if each.role == "layer"]
+            body = self._units[max(layers, key=lambda each: each.number)]  # most models have most of these
+            self._lost[use, kind] = 1 - 1 / self.prices.pricer.slower(body.kernels[kind], use)
+        return self._lost[use, kind]
 
     def beside_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
         """Returns what units compute alone, and how much longer that takes next to transfers, `[2, kinds, 4]`."""
@@ -319,7 +345,11 @@ class _Evaluation:
         partly = table.gather("recompute_layers", lambda value: value is not None)
         partly &= table.gather("recompute", lambda value: value == "full")
         rows, self.shape_of = combined(table.keys(*SHAPE)[1], counts[batch_of], partly.astype(np.int64))
-        self.shapes = [owner.shape(_simplest_shape(table.plan(row))) for row in rows.tolist()]
+        microbatches = counts[batch_of[rows]].tolist()
+        self.shapes = [
+            owner.shape(_simplest_shape(table.plan(row)), count)
+            for row, count in zip(rows.tolist(), microbatches, strict=True)
+        ]
 
     def _price_units(self) -> None:
         """Fills the tables of units and transfers.
@@ -342,8 +372,8 @@ class _Evaluation:
         self.launched = np.zeros((len(rows), len(kinds), KINDS))
         self.split = np.zeros((len(rows), len(kinds), KINDS))
         self.works = works
+        self._learn(works, kinds)
         for number, work in enumerate(works):
-            work.learn(kinds)
             for at, kind in enumerate(kinds):
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.slowed_s
@@ -357,6 +387,18 @@ class _Evaluation:
         for number, (work, each) in enumerate(zip(pair_works, pair_meshes, strict=True)):
             self.transfers[number] = work.transfers(each)
             self.beside[:, number] = work.beside_transfers(each, kinds)
+
+    def _learn(self, works: Sequence[_WorkCosts], kinds: list[UnitKind]) -> None:
+        """Finds the costs of units of all works. Kernels of all are priced at once."""
+        items = [work.read(kinds) for work in works]
+        for pricer in self.owner.pricers:
+            mine = (
+                item for work, each in zip(works, items, strict=True) if work.prices.pricer is pricer for item in each
+            )
+            pricer.learn_kernels(kernel for item in mine if isinstance(item, Compute) for _, kernel in item.kernels)
+        for work, each in zip(works, items, strict=True):
+            work.prices.learn_items(each)
+            work.learn()
 
     def _price_ends(self) -> None:
         owner, table = self.owner, self.table
@@ -492,14 +534,17 @@ def _of_pieces(units: Longs, table: Floats) -> Floats:
 
 def _simplest_shape(plan: Plan) -> Plan:
     """Returns a plan with the same order of actions and kinds of units, equal for as many plans as possible."""
-    return replace(
-        _simplest_work(plan),
-        gbs=plan.gbs,
+    return Plan(
+        gpus=plan.pp,
+        pp=plan.pp,
         vpp=plan.vpp,
         schedule=plan.schedule,
         pp_overlap=plan.pp_overlap,
-        recompute_layers=plan.recompute_layers,
+        recompute=plan.recompute if plan.recompute_layers is not None else "none",
+        recompute_layers=plan.recompute_layers if plan.recompute == "full" else None,
         offload_layers=plan.offload_layers,
+        routing=plan.routing,
+        stack=plan.stack,
         **{name: getattr(plan, name) for name in DIVISION},
     )
 

@@ -7,7 +7,7 @@ first piece. Chains may also begin with the first action of a stage, or end with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -72,6 +72,29 @@ class Chains:
         """
         return _Finder(shape, kinds_of_pieces, batched).chains()
 
+    def grown(self, other: Chains, times: int) -> Chains:
+        """Returns the chains of a step with more microbatches, of which each round adds as many actions.
+
+        Args:
+            other: The chains of a step with one round of microbatches more.
+            times: How many rounds are added.
+        """
+        both = zip(fields(self), fields(other), strict=True)
+        values = {mine.name: (getattr(self, mine.name), getattr(other, theirs.name)) for mine, theirs in both}
+        grown = {name: own + times * (more - own) for name, (own, more) in values.items() if name in _GROWING}
+        return replace(self, **grown)
+
+    def longest(self) -> Chains:
+        """Returns the chains without those that are part of another, which begins and ends in the same place."""
+        places = np.stack([self.first, self.enters, self.last, self.leaves, self.whole_stage], axis=1)
+        sizes = np.concatenate([self.counts, self.own, self.transfers[:, None], self.exchanges[:, None]], axis=1)
+        same = (places[:, None] == places[None]).all(axis=2)
+        inside = same & (sizes[:, None] <= sizes[None]).all(axis=2)
+        # Of equal ones the first stays.
+        inside &= ~(inside.T & (np.arange(len(sizes))[:, None] <= np.arange(len(sizes))[None]))
+        kept = np.flatnonzero(~inside.any(axis=1))
+        return replace(self, **{name: getattr(self, name)[kept] for name in _BY_CHAIN})
+
 
 def sampled_stages(stages: int) -> tuple[int, ...]:
     """Returns the stages whose chains are followed."""
@@ -100,18 +123,24 @@ class _Chain:
     """Transfers, exchanges, first, enters, last, leaves, whole_stage and through, as `Chains` has them."""
 
 
-def _longest(chains: list[_Chain]) -> list[_Chain]:
-    """Returns the chains without those that are part of another, which begins and ends in the same place."""
-    places: dict[tuple[int, ...], list[_Chain]] = {}
-    for chain in chains:
-        places.setdefault(chain.facts[2:], []).append(chain)
-    kept: list[_Chain] = []
-    for rivals in places.values():
-        sizes = np.array([[*chain.counts, *chain.facts[:2]] for chain in rivals])
-        for chain, size in zip(rivals, sizes, strict=True):
-            if int((size <= sizes).all(axis=1).sum()) == 1:  # only in itself
-                kept.append(chain)
-    return kept
+_BY_CHAIN: Final = (
+    *("counts", "own", "through", "transfers", "exchanges", "first", "enters", "last", "leaves", "whole_stage"),
+)
+_GROWING: Final = ("counts", "own", "transfers", "exchanges", "totals", "moves")
+"""Columns that grow with the microbatches."""
+
+
+def rounds(schedule: str, stages: int, microbatches: int) -> tuple[int, int, int]:
+    """Returns a small number of microbatches from which on chains grow evenly, a round, and how many rounds more.
+
+    Past the warm-up and the cool-down of a pipeline, every round of microbatches adds the same actions to each stage.
+    """
+    size = stages if schedule.startswith("interleaved") else 2 if schedule.startswith("dualpipe") else 1
+    least = 4 * stages + 2
+    if microbatches <= least + size:
+        return microbatches, size, 0
+    times = (microbatches - least) // size
+    return microbatches - times * size, size, times
 
 
 class _Finder:
@@ -128,20 +157,19 @@ class _Finder:
         self.stages = sampled_stages(self.schedule.stages)
 
     def chains(self) -> Chains:
-        """Returns all chains, each once."""
-        chains: dict[tuple[int, ...], _Chain] = {}
+        """Returns all chains, in an order that does not depend on the number of microbatches."""
+        kept: list[_Chain] = []
         totals, finals = [], []
         for place, stage in enumerate(self.stages):
             rows = self.schedule.stage_actions[stage]
             code = self._code(stage, rows)
             totals.append(np.bincount(code, minlength=self.width))
             finals.append(int(code[-1]))
+            ends = self._ends(place, stage, rows)
             for begin in self._begins(place, stage, rows):
-                for end in self._ends(place, stage, rows):
+                for end in ends:
                     if begin.row <= end.row:
-                        chain = self._chain(place, code, totals[-1], begin, end)
-                        chains.setdefault((*chain.counts.tolist(), *chain.facts), chain)
-        kept = _longest(list(chains.values()))
+                        kept += [self._chain(place, code, totals[-1], begin, end)]
         facts = np.array([chain.facts for chain in kept]).T
         transfers, exchanges, first, enters, last, leaves, whole, through = facts
         return Chains(
@@ -215,21 +243,23 @@ class _Finder:
         row = int(closing[np.flatnonzero(rows.chunk[closing] == finals[0])[-1]])
         ends += [_End(row, nothing, 0, place, 0), _End(int(closing[-1]) - 1, nothing, 0, place, 1)]
         opening = np.flatnonzero((rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT))
-        for chunk in {finals[0], finals[-1]}:
+        for chunk in dict.fromkeys((finals[0], finals[-1])):
             row = int(opening[np.flatnonzero(rows.chunk[opening] == chunk)[-1]])
             piece = int(self.schedule.piece[stage, chunk])
             if piece and self.one_way:
-                kind = int(rows.kind[row])
+                # Where both kinds of backward occur, other stages may run the shorter one.
+                kind = ActionKind.BACKWARD_INPUT if self.schedule.splits_backward else ActionKind.BACKWARD
                 counts = np.bincount(self.piece_kind[:piece] * KINDS + kind, minlength=self.width)
-                counts = counts + self._after_first_piece(int(rows.microbatch[row]), kind)
+                counts = counts + self._after_first_piece(int(rows.microbatch[row]))
                 ends.append(_End(row, counts, int(self.crossings[piece]), 0, -1))
         return ends
 
-    def _after_first_piece(self, microbatch: int, kind: int) -> Longs:
+    def _after_first_piece(self, microbatch: int) -> Longs:
         """Returns what the stage of the first piece does after the backward of a microbatch through that piece."""
         stage = int(self.stage_of[0])
         rows = self.schedule.stage_actions[stage]
-        same = (rows.kind == kind) & (rows.microbatch == microbatch) & (rows.chunk == self.chunk_of[0])
+        opens = (rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT)
+        same = opens & (rows.microbatch == microbatch) & (rows.chunk == self.chunk_of[0])
         after = int(np.flatnonzero(same)[-1]) + 1
         return np.bincount(self._code(stage, rows)[after:], minlength=self.width)
 
