@@ -23,6 +23,7 @@ from foretrace.models.model import Model
 from foretrace.program.columns import Collective
 from foretrace.schedules import ActionKind
 from foretrace.schedules.pipeline import BATCHED
+from foretrace.schedules.registry import resolve
 from foretrace.search.planner.ends import EndCosts, end_costs
 from foretrace.search.planner.paths import KINDS, Chains, rounds
 from foretrace.search.planner.plan_table import PlanTable, combined
@@ -66,6 +67,9 @@ UNIT_AXES: Final = ("tp", "cp", "ep", "etp")
 
 ROWS_AT_ONCE: Final = 1 << 14
 """Plans that are evaluated at once, so that columns stay in a processor's cache."""
+
+_TWICE_STAGES: Final = ("dualpipe", "dualpipe-v")
+"""Schedules that need two microbatches for each stage."""
 
 _UNDIVIDED: Final[dict[str, Any]] = dict.fromkeys(DIVISION)
 
@@ -568,9 +572,10 @@ def _simplest_work(plan: Plan) -> Plan:
 
 def _simplest_end(plan: Plan) -> Plan:
     """Returns the plan with the same end of the step and the fewest actions."""
+    two_ends = plan.schedule is not None and resolve(plan.schedule) in _TWICE_STAGES
     return replace(
         plan,
-        gbs=None,
+        gbs=2 * plan.gpus // (plan.tp * plan.cp) if two_ends else None,
         mbs=1,
         recompute="none",
         recompute_layers=None,

@@ -96,10 +96,14 @@ class _StageEnd:
         meeting = (at for at, item in enumerate(items) if isinstance(item.item, Call) and item.item.axis == MEETING)
         self.meeting = next(meeting, None)
         self.meeting_s = 0.0 if self.meeting is None else self.seconds[self.meeting]
-        self._after = self._run(len(items) if self.meeting is None else self.meeting + 1, len(items))
+        # Without a meeting all items belong to the tail of the stage's own step.
+        self._next = len(items) if self.meeting is None else self.meeting + 1
+        self._after = self._run(self._next, len(items))
 
     def tail_s(self, chunks: Sequence[int], whole: Sequence[int] = ()) -> float:
         """Returns the seconds to the meeting with the reductions of some chunks; all others are done.
+
+        Without a meeting: to the first forward of the next step.
 
         Args:
             chunks: Chunks whose last backward has ended: only reductions that wait for its last unit are not done.
@@ -110,22 +114,24 @@ class _StageEnd:
         done = {
             at for at, (chunk, unit) in reductions.items() if chunk not in whole and (chunk not in chunks or unit > 0)
         }
-        return max(self._run(0, end, frozenset(done)).values(), default=0.0)
+        ends = self._run(0, end, frozenset(done))
+        if self.meeting is None:
+            ends = {at: seconds for at, seconds in ends.items() if self._gates(at, self.order[0])}
+        return max(ends.values(), default=0.0)
 
     def head_s(self, place: int, *, whole: bool = False) -> float:
         """Returns the seconds from the meeting to the first forward of a chunk, by its place in their order.
 
         `whole`: until the parameters of all its units are gathered, not only those of the first.
         """
-        begin = 0 if self.meeting is None else self.meeting + 1
-        after = range(begin, len(self.items))
-        ready = [self._after[at] for at in after if self.items[at].lane == "compute"]
         chunk = self.order[place]
-        for at in after:
-            before = self.items[at].before
-            if before is not None and before[0] == chunk and (whole or before[1] == 0):
-                ready.append(self._after[at])
-        return max(ready or [0.0])
+        return max((end for at, end in self._after.items() if self._gates(at, chunk, whole=whole)), default=0.0)
+
+    def _gates(self, at: int, chunk: int, *, whole: bool = False) -> bool:
+        """Returns whether the next step's first forward of a chunk waits for an item; `whole`: as in `head_s`."""
+        item = self.items[at]
+        before = item.before
+        return item.lane == "compute" or (before is not None and before[0] == chunk and (whole or before[1] == 0))
 
     def call(self, is_meant: Callable[[EndItem], bool]) -> Call | None:
         """Returns the last call of the items that are meant."""
@@ -135,8 +141,7 @@ class _StageEnd:
     @property
     def host_s(self) -> float:
         """The host's time between the meeting and the next step."""
-        begin = 0 if self.meeting is None else self.meeting + 1
-        return sum(self.seconds[at] for at in range(begin, len(self.items)) if self.items[at].lane == "host")
+        return sum(self.seconds[at] for at in range(self._next, len(self.items)) if self.items[at].lane == "host")
 
     @property
     def reduced_s(self) -> float:
@@ -158,7 +163,9 @@ class _StageEnd:
             item = self.items[at]
             lane = _lane(item)
             start = max([lanes.get(lane, 0.0), *(ends.get(number, 0.0) for number in item.after)])
-            ends[at] = lanes[lane] = start + self.seconds[at]
+            # The host runs ahead of the last backward unless it waits for something.
+            is_ahead = lane == "host" and not item.after and lane not in lanes
+            ends[at] = lanes[lane] = start + (0.0 if is_ahead else self.seconds[at])
         return ends
 
 
