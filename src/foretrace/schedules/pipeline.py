@@ -129,6 +129,8 @@ class Pipeline:
 
     stages: tuple[RoleBuilder, ...]
     placed: PlacedActions
+    messages: Mapping[tuple[int, How, PipeChannel], BlockBuilder]
+    """The blocks of messages: by the stage that issues one, how, and over which channel."""
 
 
 def pipeline(
@@ -166,7 +168,7 @@ def pipeline(
         writer.write(role, part, scripts[part.stage], schedule.stage_actions[part.stage])
         for role, part in zip(roles, parts, strict=True)
     ]
-    return Pipeline(roles, PlacedActions(placed))
+    return Pipeline(roles, PlacedActions(placed), writer.messages)
 
 
 def _parts(mesh: Mesh, schedule: Schedule, blocks: Blocks, pairs: PairBlocks | None) -> list[StagePart]:
@@ -202,7 +204,7 @@ class _Writer:
         self.build = build
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
         self.lanes_of_their_own = lanes_of_their_own
-        self._messages: dict[tuple[int, How, PipeChannel], BlockBuilder] = {}
+        self.messages: dict[tuple[int, How, PipeChannel], BlockBuilder] = {}
 
     def write(self, role: RoleBuilder, part: StagePart, script: StageScript, rows: StageActions) -> PlacedPart:
         """Places all turns of a part."""
@@ -225,12 +227,12 @@ class _Writer:
     def _message_block(self, stage: int, how: How, channel: PipeChannel) -> BlockBuilder:
         """The block of a message, which all parts of a stage share."""
         key = stage, how, channel
-        if key not in self._messages:
+        if key not in self.messages:
             if how == "exchange":
-                self._messages[key] = self._exchange(stage, channel)
+                self.messages[key] = self._exchange(stage, channel)
             else:
-                self._messages[key] = self._one_way(channel, how == "send")
-        return self._messages[key]
+                self.messages[key] = self._one_way(channel, how == "send")
+        return self.messages[key]
 
     def _one_way(self, channel: PipeChannel, sends: bool) -> BlockBuilder:
         """One end of a message, on the lane of all or on one of its channel's own."""

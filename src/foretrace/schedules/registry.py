@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 
+from foretrace.basics.cache import SizedCache
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
 from foretrace.schedules.in_turn import gpipe, looped_bfs, one_forward_one_backward
@@ -115,47 +114,16 @@ def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -
             raise InputError("out-of-range", f"{name} needs at least 1 for {word}, not {value}")
     if not isinstance(chunks, int | None):
         raise InputError("bad-value", f"{name} needs a whole number of chunks, not {chunks}")
-    return _MADE.get((name, stages, microbatches, chunks))
+    return _MADE.get((name, stages, microbatches, chunks), lambda: _build(name, stages, microbatches, chunks))
 
 
-_Key = tuple[str, int, int, int | None]
+_MADE: SizedCache[tuple[str, int, int, int | None], Schedule] = SizedCache(
+    3_000_000, lambda schedule: sum(map(len, schedule.stage_actions))
+)
+"""Schedules by what they were asked for with, bounded by their actions.
 
-
-class _ScheduleCache:
-    """Schedules that were asked for last, as many as fit.
-
-    A search goes over hundreds of schedules again and again, from a few actions to a million. They are bounded by
-    their actions and not by their number: an action takes about 100 bytes with the script that is kept with it.
-    """
-
-    def __init__(self, max_actions: int) -> None:
-        self.max_actions = max_actions
-        self._kept: OrderedDict[_Key, Schedule] = OrderedDict()
-        self._actions = 0
-        self._lock = Lock()
-
-    def get(self, key: _Key) -> Schedule:
-        """Returns the schedule, which is made if it is not kept."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        schedule = _build(*key)
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = schedule
-                self._actions += _count_actions(schedule)
-            while self._actions > self.max_actions and len(self._kept) > 1:
-                _, oldest = self._kept.popitem(last=False)
-                self._actions -= _count_actions(oldest)
-            return self._kept[key]
-
-
-_MADE = _ScheduleCache(max_actions=3_000_000)
-
-
-def _count_actions(schedule: Schedule) -> int:
-    return sum(map(len, schedule.stage_actions))
+A search goes over hundreds of schedules again and again, from a few actions to a million. An action takes about 100
+bytes with the script that is kept with it, so this is 300 MB at most."""
 
 
 def _build(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule:

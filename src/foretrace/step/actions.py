@@ -75,7 +75,8 @@ class ActionWriter:
         self.sharded = ShardedUnits(spec.sharding, groups) if spec.sharding else None
         self.rules = MemoryRules(self.sharded, spec.gradient_bytes)
         self.units: dict[tuple[object, ...], WrittenUnit] = {}
-        self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
+        self.blocks: dict[tuple[ActionKind, int, int, bool, int, frozenset[int]], BlockBuilder] = {}
+        """The blocks of actions: by kind, number and id of the chunk, and what else tells actions apart."""
         self._items: dict[tuple[int, ActionKind], Sequence[Item]] = {}
         self._parts: dict[tuple[int, ActionKind], list[UnitPart]] = {}
         self._contracted: dict[tuple[int, ActionKind], list[UnitPart] | None] = {}
@@ -103,9 +104,9 @@ class ActionWriter:
         """
         allocates = first and kind in CLOSES and self.spec.gradient_bytes > 0
         key = (kind, number, id(chunk), allocates, id(cuts) if cuts else 0, tied)
-        block = self._blocks.get(key)
+        block = self.blocks.get(key)
         if block is None:
-            block = self._blocks[key] = _BlockWriter(self, kind, number, allocates).write(chunk, cuts, tied)
+            block = self.blocks[key] = _BlockWriter(self, kind, number, allocates).write(chunk, cuts, tied)
         return block
 
     def items(self, work: Work, kind: ActionKind) -> Sequence[Item]:
@@ -223,13 +224,6 @@ class _BlockWriter:
             return None
         parts = [owner.contracted_parts(unit.work, kind) for unit in units]
         present = [bool(owner.items(unit.work, kind) or self._memory(unit)) for unit in units]
-        if any(present):
-            first, last = present.index(True), len(units) - 1 - present[::-1].index(True)
-            if last_whole:
-                parts[last] = None
-            # A call at the very beginning does not wait for the host, as the first computation does.
-            if needs_begin(owner.parts(units[first].work, kind)):
-                parts[first] = None
         sharded = owner.sharded
         # A unit that something is fetched for, or whose gradients or activations go elsewhere, stays an op of its own.
         apart = any(
@@ -237,9 +231,19 @@ class _BlockWriter:
             or (sharded is not None and (sharded.gathers(unit, kind) or (kind in CLOSES and sharded.reduces(unit))))
             for unit in units
         )
+        order = tied if kind == ActionKind.FORWARD else {len(units) - 1 - number for number in tied}
+        if any(present):
+            first, last = present.index(True), len(units) - 1 - present[::-1].index(True)
+            if last_whole:
+                parts[last] = None
+            # A call at the very beginning of a unit does not wait for the host, for gathered parameters or for what
+            # else comes between two units on the compute lane, as the first computation does.
+            waiting = range(len(units)) if apart else {first, *(order if kind == ActionKind.FORWARD else ())}
+            for at in waiting:
+                if needs_begin(owner.parts(units[at].work, kind)):
+                    parts[at] = None
         if apart:
             return ContractedUnits({at: own for at, own in enumerate(parts) if own is not None}, frozenset())
-        order = tied if kind == ActionKind.FORWARD else {len(units) - 1 - number for number in tied}
         return join_units(parts, present, order, kind)
 
     def _instant(self, name: str, after: Sequence[OpRef] = (), **facts: Any) -> OpRef:

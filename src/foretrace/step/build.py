@@ -53,12 +53,12 @@ def build_step(spec: StepSpec, *, detail: Detail = "segment", seconds: UnitSecon
             diagnostics=spec.diagnostics,
         )
         contraction = None if seconds is None or not contractible(spec) else Contraction(spec, seconds)
-        _StepWriter(build, spec, detail, contraction).write()
+        TrainingStepWriter(build, spec, detail, contraction).write()
         # Ranks of a stage do the same or, where it has several roles, what their producer has compared.
         return build.program(checked=False)
 
 
-class _StepWriter:
+class TrainingStepWriter:
     """Writes the roles of one step."""
 
     def __init__(
@@ -69,17 +69,20 @@ class _StepWriter:
         self._ends: dict[int, tuple[BlockBuilder, list[OpRef]]] = {}
         self._cuts: dict[tuple[int, int], tuple[Cut, ...]] = {}
 
-    def write(self) -> None:
+    def write(self) -> Pipeline:
         """Writes every stage in the order of the schedule, then the end of its step."""
         spec = self.spec
         parts = [self._part(role) for role in spec.roles]
-        batched = spec.schedule.name in BATCHED and not spec.pp_overlap
-        transfers: Literal["batched", "async"] = "batched" if batched else "async"
-        stages = pipeline(self.build, spec.schedule, parts, spec.transfer, transfers=transfers)
+        stages = pipeline(self.build, spec.schedule, parts, spec.transfer, transfers=transfers_of(spec))
         for number, (role, built) in enumerate(zip(spec.roles, stages.stages, strict=True)):
             built.resident(**role.resident)
             if role.end:
                 self._end(number, role, built, stages)
+        return stages
+
+    def end_block(self, items: Sequence[EndItem]) -> BlockBuilder:
+        """Returns the block of a step's end."""
+        return self._end_block(items)[0]
 
     def _part(self, role: RoleSpec) -> StagePart:
         """Returns a role with the table of its blocks: a block for all actions that do the same."""
@@ -179,16 +182,23 @@ class _StepWriter:
         if id(items) not in self._ends:
             block, ops = self.build.block("step end"), list[OpRef]()
             for item in items:
-                ops.append(self._end_op(block, item, [ops[number] for number in item.after]))
+                ops.append(end_op(block, item, self.groups, [ops[number] for number in item.after]))
             self._ends[id(items)] = block, ops
         return self._ends[id(items)]
 
-    def _end_op(self, block: BlockBuilder, end: EndItem, after: list[OpRef]) -> OpRef:
-        item, facts = end.item, dict[str, Any](after=after, alloc=end.takes, free=end.frees, chunk=end.chunk)
-        if isinstance(item, Compute):
-            return compute_op(block, Segment((item,)), **facts)
-        if isinstance(item, Call):
-            return collective_op(block, item, self.groups[item.axis], end.lane, **facts)
-        kind: Literal["compute", "host"] = "compute" if end.lane == "compute" else "host"
-        facts |= {"source": item.source, "phase": item.phase}
-        return block.add(Kind.HOST, item.name, item.seconds, end.lane or "host", kind, **facts)
+
+def transfers_of(spec: StepSpec) -> Literal["batched", "async"]:
+    """Returns whether stages wait for their transfers."""
+    return "batched" if spec.schedule.name in BATCHED and not spec.pp_overlap else "async"
+
+
+def end_op(block: BlockBuilder, end: EndItem, groups: Groups, after: Sequence[OpRef] = ()) -> OpRef:
+    """Appends an item of a step's end, which is one op."""
+    item, facts = end.item, dict[str, Any](after=after, alloc=end.takes, free=end.frees, chunk=end.chunk)
+    if isinstance(item, Compute):
+        return compute_op(block, Segment((item,)), **facts)
+    if isinstance(item, Call):
+        return collective_op(block, item, groups[item.axis], end.lane, **facts)
+    kind: Literal["compute", "host"] = "compute" if end.lane == "compute" else "host"
+    facts |= {"source": item.source, "phase": item.phase}
+    return block.add(Kind.HOST, item.name, item.seconds, end.lane or "host", kind, **facts)

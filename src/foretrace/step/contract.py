@@ -52,7 +52,7 @@ class Contraction:
             kind: The action.
             items: The items of the unit, which may have others around those of its work.
         """
-        seconds = self._of_work(work, kind)
+        seconds = self.work_s(work, kind)
         if seconds is None:
             return None
         own = items_of(work, kind)
@@ -62,7 +62,8 @@ class Contraction:
         after = before + len(own)
         return [*parts_of(items[:before]), _segment(work.name, kind, seconds), *parts_of(items[after:])]
 
-    def _of_work(self, work: Work, kind: ActionKind) -> float | None:
+    def work_s(self, work: Work, kind: ActionKind) -> float | None:
+        """Returns the seconds of a work as one op, with the gaps in which the host is waited for; None: not one op."""
         key = id(work), kind
         if key not in self._seconds:
             self._seconds[key] = self._contracted_s(work, kind)
@@ -70,6 +71,8 @@ class Contraction:
 
     def _contracted_s(self, work: Work, kind: ActionKind) -> float | None:
         items = items_of(work, kind)
+        if not items:
+            return 0.0
         if not ends_alone(items) or any(
             isinstance(item, Call) and item.concurrent is not None and item.axis in self._busy for item in items
         ):

@@ -17,7 +17,6 @@ from foretrace.program.build import ProgramBuilder
 from foretrace.program.program import Program
 from foretrace.schedules import Action, ActionKind, Schedule, StageActions, make, names
 from foretrace.schedules.pipeline import BATCHED, Transfer, pipeline
-from foretrace.schedules.registry import _ScheduleCache
 from foretrace.schedules.script import script_of
 
 SIZES = ((1, 2, None), (2, 4, None), (4, 8, None), (4, 8, 3), (3, 9, None), (6, 12, 2), (5, 3, None))
@@ -227,11 +226,3 @@ def test_scripts_are_kept_as_long_as_their_schedule() -> None:
     del schedule
     gc.collect()
     assert column() is None
-
-
-def test_schedules_are_kept_up_to_a_number_of_actions() -> None:
-    cache = _ScheduleCache(max_actions=100)
-    small = [cache.get(("1f1b", 1, count, None)) for count in range(1, 9)]
-    assert all(cache.get(("1f1b", 1, count, None)) is small[count - 1] for count in range(1, 9))
-    cache.get(("1f1b", 1, 50, None))
-    assert cache.get(("1f1b", 1, 8, None)) is not small[7]
