@@ -240,7 +240,7 @@ class Prices:
         alone = np.bincount(self.source, weights=np.where(mixed, 0.0, taken_s), minlength=len(self.sources))
         if not len(self.mixes):
             return np.asarray(alone, dtype=np.float64)
-        together = np.bincount(self.mix[mixed], weights=taken_s[mixed], minlength=len(self.mixes))
+        together = np.bincount(self.mix + 1, weights=taken_s, minlength=len(self.mixes) + 1)[1:]
         return np.asarray(alone + (together[:, None] * self.mixes).sum(axis=0))
 
     def slowed(self, ranks: Sequence[int], factor: float, ops: Mask | bool = True) -> Prices:

@@ -50,8 +50,7 @@ class StepRun:
     ) -> StepRun:
         """Returns a step, given the starts and ends of its nodes and what returns the ends of the step before."""
         start, end, before = ran
-        disabled = graph.ops.which(lambda enabled: enabled == 0, "enabled")
-        starts = start[~disabled[graph.op]] if disabled.any() else start
+        starts = start if graph.ops.all_enabled else start[graph.ops.column("enabled")[graph.op] != 0]
         origin = float(starts.min()) if len(starts) else 0.0
         # An op that is switched off and waits for nothing has no place in time.
         start_s, end_s = np.maximum(start - origin, 0.0), np.maximum(end - origin, 0.0)

@@ -80,7 +80,7 @@ def compile_tape(graph: Graph, fast: bool) -> Tape:
 def _compile_fast(graph: Graph) -> Tape:
     """Returns the tape of a graph, written by compiled loops: units in the order in which they become free to start."""
     carried, carry_of = np.unique(graph.next_src, return_inverse=True)
-    first = 1 + len(carried)
+    first, by_unit = 1 + len(carried), np.argsort(graph.unit[graph.next_dst], kind="stable")
     waits = np.diff(graph.pred_start)
     counts = np.bincount(graph.unit, weights=waits, minlength=graph.units).astype(np.int64)
     counts += np.bincount(graph.unit[graph.next_dst], minlength=graph.units)
@@ -90,7 +90,7 @@ def _compile_fast(graph: Graph) -> Tape:
     written = jit.compiled(_record)(
         (graph.pred_start, graph.pred),
         (graph.unit, graph.units),
-        (graph.next_dst, (carry_of.ravel() + 1).astype(np.int32)),
+        (graph.next_dst[by_unit], (carry_of.ravel()[by_unit] + 1).astype(np.int32)),
         first,
         (a, b, node, cell),
     )
@@ -103,89 +103,88 @@ def _record(waits: Any, units: Any, later: Any, first: int, tape: Any) -> int:
     """Writes the instructions of a tape; returns how many there are, fewer than nodes and pairs if units wait in a
     circle.
 
+    Nodes are visited as they are listed. One that waits for a node without a cell is put aside until that node has
+    one, and the last member of a unit to be visited writes the unit.
+
     `waits` are the starts and sources of the nodes' waits, `units` the unit of each node and their number, `later`
-    the nodes that wait for the step before with the cells of what they wait for, `tape` the columns to fill.
+    the nodes that wait for the step before, by unit, with the cells of what they wait for, `tape` the columns to fill.
     """
     pred_start, pred = waits
     unit, count = units
     later_node, later_cell = later
     a, b, node, cell = tape
-    member_start = np.zeros(count + 1, np.int32)
-    follower_start = np.zeros(len(unit) + 1, np.int32)
-    later_start = np.zeros(count + 1, np.int32)
+    cell[:] = 0
     missing = np.zeros(count, np.int32)
     for i in range(len(unit)):
-        member_start[unit[i] + 1] += 1
-        missing[unit[i]] += pred_start[i + 1] - pred_start[i]
-    for i in range(len(pred)):
-        follower_start[pred[i] + 1] += 1
-    for i in range(len(later_node)):
-        later_start[unit[later_node[i]] + 1] += 1
-    for i in range(count):
-        member_start[i + 1] += member_start[i]
-        later_start[i + 1] += later_start[i]
-    for i in range(len(unit)):
-        follower_start[i + 1] += follower_start[i]
-    member, member_at = np.empty(len(unit), np.int32), member_start[:-1].copy()
-    follower, follower_at = np.empty(len(pred), np.int32), follower_start[:-1].copy()
-    cells_later, later_at = np.empty(len(later_node), np.int32), later_start[:-1].copy()
-    for i in range(len(unit)):
-        owner = unit[i]
-        member[member_at[owner]] = i
-        member_at[owner] += 1
-        for edge in range(pred_start[i], pred_start[i + 1]):
-            follower[follower_at[pred[edge]]] = owner
-            follower_at[pred[edge]] += 1
-    for i in range(len(later_node)):
-        owner = unit[later_node[i]]
-        cells_later[later_at[owner]] = later_cell[i]
-        later_at[owner] += 1
-    # A stack follows one rank as far as it goes, so that cells that are needed together lie together.
-    stack = np.empty(count, np.int32)
-    height = 0
-    for i in range(count - 1, -1, -1):
-        if missing[i] == 0:
-            stack[height] = i
-            height += 1
+        missing[unit[i]] += 1
+    first_later = np.full(count, -1, np.int32)
+    for i in range(len(later_node) - 1, -1, -1):
+        first_later[unit[later_node[i]]] = i
+    member = np.full(count, -1, np.int32)  # the last visited node of each unit, and the one visited before each node
+    before = np.empty(len(unit), np.int32)
+    aside = np.full(len(unit), -1, np.int32)  # the last node put aside for each node, and the one put aside before it
+    next_aside = np.empty(len(unit), np.int32)
+    stack = np.empty(len(unit), np.int32)
     at = 0
-    while height > 0:
-        height -= 1
-        owner = stack[height]
-        x = y = np.int32(0)  # the start of time
-        known = 0
-        for i in range(member_start[owner], member_start[owner + 1]):
-            for edge in range(pred_start[member[i]], pred_start[member[i] + 1]):
-                awaited = cell[pred[edge]]
+    for listed in range(len(unit)):
+        stack[0] = listed
+        height = 1
+        while height > 0:
+            height -= 1
+            visited = stack[height]
+            awaited = -1
+            for edge in range(pred_start[visited], pred_start[visited + 1]):
+                if cell[pred[edge]] == 0:
+                    awaited = pred[edge]
+                    break
+            if awaited >= 0:
+                next_aside[visited] = aside[awaited]
+                aside[awaited] = visited
+                continue
+            owner = unit[visited]
+            before[visited] = member[owner]
+            member[owner] = visited
+            missing[owner] -= 1
+            if missing[owner] > 0:
+                continue
+            x = y = 0  # the start of time
+            known = 0
+            i = visited
+            while i >= 0:
+                for edge in range(pred_start[i], pred_start[i + 1]):
+                    if known > 1:
+                        a[at], b[at], node[at] = x, y, -1
+                        x, y = first + at, cell[pred[edge]]
+                        at += 1
+                    elif known == 1:
+                        y = cell[pred[edge]]
+                    else:
+                        x = y = cell[pred[edge]]
+                    known += 1
+                i = before[i]
+            i = first_later[owner]
+            while i >= 0 and i < len(later_node) and unit[later_node[i]] == owner:
                 if known > 1:
                     a[at], b[at], node[at] = x, y, -1
-                    x, y = np.int32(first + at), awaited
+                    x, y = first + at, later_cell[i]
                     at += 1
-                elif known:
-                    y = awaited
+                elif known == 1:
+                    y = later_cell[i]
                 else:
-                    x = y = awaited
+                    x = y = later_cell[i]
                 known += 1
-        for i in range(later_start[owner], later_start[owner + 1]):
-            awaited = cells_later[i]
-            if known > 1:
-                a[at], b[at], node[at] = x, y, -1
-                x, y = np.int32(first + at), awaited
+                i += 1
+            i = visited
+            while i >= 0:
+                a[at], b[at], node[at] = x, y, i
+                cell[i] = first + at
                 at += 1
-            elif known:
-                y = awaited
-            else:
-                x = y = awaited
-            known += 1
-        for i in range(member_start[owner], member_start[owner + 1]):
-            a[at], b[at], node[at] = x, y, member[i]
-            cell[member[i]] = first + at
-            at += 1
-        for i in range(member_start[owner], member_start[owner + 1]):
-            for edge in range(follower_start[member[i]], follower_start[member[i] + 1]):
-                missing[follower[edge]] -= 1
-                if missing[follower[edge]] == 0:
-                    stack[height] = follower[edge]
+                waiter = aside[i]
+                while waiter >= 0:
+                    stack[height] = waiter
                     height += 1
+                    waiter = next_aside[waiter]
+                i = before[i]
     return at
 
 

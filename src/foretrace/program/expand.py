@@ -64,6 +64,12 @@ class Ops:
         return self.column(name).astype(np.float64)
 
     @property
+    def all_enabled(self) -> bool:
+        """Whether no op is switched off."""
+        columns = self.program.instances.override_column
+        return "enabled" not in columns and bool(self.program.templates.columns["enabled"].all())
+
+    @property
     def role(self) -> Ints:
         """The role of each op."""
         return np.repeat(np.arange(len(self.start) - 1, dtype=np.int32), np.diff(self.start))
@@ -89,8 +95,9 @@ class Ops:
         sizes = np.bincount(rows_op, minlength=len(self.program.templates.columns["kind"]))
         first = np.concatenate([[0], np.cumsum(sizes)])
         counts = sizes[self.template]
-        rows = by_op[ranges(first[self.template], counts)]
-        return np.repeat(np.arange(len(self)), counts), rows
+        ops = np.flatnonzero(counts)
+        counts = counts[ops]
+        return np.repeat(ops, counts), by_op[ranges(first[self.template[ops]], counts)]
 
 
 def expand(program: Program) -> Ops:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, ranges
 from foretrace.basics.errors import Diagnostic
 from foretrace.program.columns import Category, Phase, label
 from foretrace.program.timeline import Timeline
@@ -111,11 +111,8 @@ def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
         return []
     resident = np.zeros((len(program.roles), len(Category)), dtype=np.int64)
     np.add.at(resident, (program.resident.role, program.resident.category), program.resident.bytes)
-    op, row = timeline.graph.ops.side_table(program.templates.memory_op)
-    enabled = timeline.graph.ops.column("enabled")[op] != 0
-    if not enabled.all():
-        op, row = op[enabled], row[enabled]
-    return [_track(timeline, number, resident, op, row) for number in range(len(timeline.graph.classes))]
+    events = _Events(timeline, resident)
+    return [events.track(number) for number in range(len(timeline.graph.classes))]
 
 
 def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
@@ -137,40 +134,65 @@ def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnost
     return list(notes.values())
 
 
-def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:
-    graph, templates = timeline.graph, timeline.graph.program.templates
-    role = int(graph.program.role_of[graph.classes.representative[number]])
-    first_op = graph.ops.start[role]
-    mine = slice(*np.searchsorted(op, graph.ops.start[role : role + 2]).tolist())  # ops are in the order of their roles
-    node = op[mine] - first_op + graph.start[number]
-    row = row[mine]
-    category = templates.memory_category[row]
-    times = np.concatenate([timeline.end_s[node], timeline.start_s[node]])
-    change = np.concatenate([-templates.memory_free_bytes[row], templates.memory_alloc_bytes[row]])
-    category = np.concatenate([category, category])
-    # At one moment, what is freed makes room for what is taken; ops of no duration take and free in order of issue.
-    instant = timeline.end_s[node] <= timeline.start_s[node]
-    turn = np.concatenate([np.where(instant, 2 * node + 1, -1), 2 * node])
-    base = resident[role].copy()
-    period = timeline.step_time_s
-    if graph.program.repeats and period > 0:
-        # What happens steps after its own has not happened yet, for as many steps, when this one begins.
-        late = np.floor(times / (period * (1 + 1e-12))).astype(np.int64)
-        np.add.at(base, category, -change * late)
-        times = times - late * period
-    used = change != 0
-    times, change, category = times[used], change[used], category[used]
-    moment = np.round(times / period * 1e12) if period > 0 else times  # so that rounding does not part what coincides
-    order = np.lexsort((turn[used], moment))
-    deltas = np.zeros((len(order) + 1, len(Category)), dtype=np.int64)
-    deltas[0] = base
-    deltas[np.arange(1, len(order) + 1), category[order]] = change[order]
-    held = np.cumsum(deltas, axis=0)
-    missing = np.maximum(-held.min(axis=0), 0)  # what is freed before it is taken was held from before
-    held += missing
-    moments = np.maximum.accumulate(np.concatenate([[0.0], times[order]]))
-    peak_op, peak = -1, int(np.argmax(held.sum(axis=1)))
-    if len(order):
+class _Events:
+    """All moments at which rank classes take or free memory, class by class, each class in order of time."""
+
+    def __init__(self, timeline: Timeline, resident: Longs) -> None:
+        graph, templates = timeline.graph, timeline.graph.program.templates
+        op, row = graph.ops.side_table(templates.memory_op)
+        if not graph.ops.all_enabled:
+            enabled = graph.ops.column("enabled")[op] != 0
+            op, row = op[enabled], row[enabled]
+        role = graph.program.role_of[graph.classes.representative]
+        edges = np.searchsorted(op, graph.ops.start)  # ops are in the order of their roles
+        counts = np.diff(edges)[role]
+        rows, owner = ranges(edges[role], counts), np.repeat(np.arange(len(role)), counts)
+        op, row = op[rows], row[rows]
+        node = op + (graph.start[:-1] - graph.ops.start[role])[owner]
+        start_s, end_s = timeline.start_s[node], timeline.end_s[node]
+        times = np.concatenate([end_s, start_s])
+        change = np.concatenate([-templates.memory_free_bytes[row], templates.memory_alloc_bytes[row]])
+        category = np.tile(templates.memory_category[row].astype(np.int64), 2)
+        owner, op = np.tile(owner, 2), np.tile(op, 2)
+        # At one moment, what is freed makes room for what is taken; ops of no duration take and free in order of issue.
+        turn = np.concatenate([np.where(end_s <= start_s, 2 * node + 1, -1), 2 * node])
+        used = np.flatnonzero(change)
+        times, change, category, turn, owner, op = (
+            column[used] for column in (times, change, category, turn, owner, op)
+        )
+        base, period = resident[role], timeline.step_time_s
+        if graph.program.repeats and period > 0:
+            # What happens steps after its own has not happened yet, for as many steps, when this one begins.
+            late = np.floor(times / (period * (1 + 1e-12))).astype(np.int64)
+            ahead = np.flatnonzero(late)
+            np.subtract.at(base, (owner[ahead], category[ahead]), change[ahead] * late[ahead])
+            times = times - late * period
+        # So that rounding does not part what coincides.
+        moment = np.round(times / period * 1e12) if period > 0 else times
+        order = np.lexsort((turn, moment, owner))
+        self.start = np.searchsorted(owner[order], np.arange(len(role) + 1))
+        self.time_s, self.op = times[order], op[order]
+        change, category = change[order], category[order]
+        self.grows_bytes = np.diff(np.append(0, np.cumsum(change))[self.start])
+        # A class begins with a row of what it holds at first; what classes before it hold in the end is taken off.
+        first = self.start[:-1] + np.arange(len(role))
+        deltas = np.zeros((len(order) + len(role), len(Category)), dtype=np.int64)
+        deltas[np.arange(len(order)) + owner[order] + 1, category] = change
+        deltas[first] = base
+        self.held = np.cumsum(deltas, axis=0)
+        self.held -= np.repeat(self.held[first] - base, np.diff(np.append(first, len(deltas))), axis=0)
+        # What is freed before it is taken was held from before.
+        missing = np.maximum(-np.minimum.reduceat(self.held, first, axis=0), 0)
+        self.held += np.repeat(missing, np.diff(np.append(first, len(deltas))), axis=0)
+        self.missing_bytes, self.total = missing.sum(axis=1), self.held.sum(axis=1)
+
+    def track(self, number: int) -> MemoryTrack:
+        """Returns the track of a rank class."""
+        low, high = (int(edge) for edge in self.start[number : number + 2])
+        rows = slice(low + number, high + number + 1)
+        moments = np.maximum.accumulate(np.concatenate([[0.0], self.time_s[low:high]]))
+        peak = int(np.argmax(self.total[rows]))
         # A peak at the beginning of the step was reached by the last event of the step before.
-        peak_op = int(np.concatenate([op[mine], op[mine]])[used][order[peak - 1]])
-    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()), peak_op, peak)
+        peak_op = int(self.op[low + peak - 1 if peak else high - 1]) if high > low else -1
+        grows_bytes, missing_bytes = int(self.grows_bytes[number]), int(self.missing_bytes[number])
+        return MemoryTrack(number, moments, self.held[rows], grows_bytes, missing_bytes, peak_op, peak)

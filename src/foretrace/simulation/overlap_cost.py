@@ -21,10 +21,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Ints, Longs, Mask, ranges
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct, ranges
 from foretrace.cost.local_overlap import MAX_COST, BlockOps, LocalCost, follow, local_cost
 from foretrace.cost.overlap import Overlaps
 from foretrace.engine import jit
+from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph
 
 CLOSE_TO_STEP: Final = 1e-3
@@ -67,6 +68,29 @@ class _Rests:
     """The share of each computation that calls of the use cover within its own block."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Ops with the same columns as rows: which row each op is, whether any is, an op of each, and some columns."""
+
+    of_op: Longs
+    used: Mask
+    op: Longs
+    lane: Longs
+    communicator: Longs
+
+    @classmethod
+    def of(cls, ops: Ops) -> _Rows:
+        """Returns the rows of ops: their templates, or each op on its own where an instance changes some."""
+        columns = ops.program.templates.columns
+        if len(ops.program.instances.override_instance):
+            each = np.arange(len(ops))
+            return cls(each, np.ones(len(ops), dtype=bool), each, ops.ints("lane"), ops.ints("communicator"))
+        op, used = np.zeros(len(columns["lane"]), dtype=np.int64), np.zeros(len(columns["lane"]), dtype=bool)
+        op[ops.template], used[ops.template] = np.arange(len(ops)), True
+        lane, communicator = (columns[name].astype(np.int64) for name in ("lane", "communicator"))
+        return cls(ops.template, used, op, lane, communicator)
+
+
 class OverlapCost:
     """What communications cost the computations of a graph whose nodes take `alone_s` alone."""
 
@@ -74,45 +98,46 @@ class OverlapCost:
         self.graph, self.alone_s, self.slowdown = graph, alone_s, overlaps.slowdown
         ops, lanes = graph.ops, graph.program.lanes
         self._kernels, self._uses = overlaps.kernels, overlaps.uses
+        rows = _Rows.of(ops)
         # Copies of copy engines have kernels too, but neither hold SMs nor need them.
         computes = np.array([lane.kind == "compute" for lane in lanes], dtype=bool)
-        self._is_kernel = (self._kernels >= 0) & ops.which(lambda lane: computes[lane], "lane")
-        self._in_microbatch = ops.microbatch >= 0
+        is_kernel = rows.used & (self._kernels[rows.op] >= 0) & computes[rows.lane]
         costly = np.append((overlaps.slowdown > 1).any(axis=0), False)
-        is_call = costly[self._uses]
-        used = np.flatnonzero(np.bincount(ops.column("lane")[self._is_kernel], minlength=len(lanes)))
-        if len(used) == 1:
+        is_call = rows.used & costly[self._uses[rows.op]]
+        work_lanes = distinct(rows.lane[is_kernel])
+        if len(work_lanes) == 1:
             # What takes its turn among the computations of a rank runs next to none of them.
-            is_call &= ops.which(lambda lane: lane != used[0], "lane")
-        self._is_move = is_call & self._in_microbatch & self._between_stages()
-        self._is_call = is_call & ~self._is_move
+            is_call &= rows.lane != work_lanes[0]
+        pairs = np.array([communicator.pair is not None for communicator in graph.program.communicators] + [False])
+        self._in_microbatch = ops.microbatch >= 0
+        self._is_kernel = is_kernel[rows.of_op]
+        self._is_move = self._with_channels((is_call & pairs[rows.communicator])[rows.of_op] & self._in_microbatch)
+        self._is_call = is_call[rows.of_op] & ~self._is_move
         self.work = np.flatnonzero(self._is_kernel[graph.op] & (alone_s > 0))
         """The nodes that compute, class by class."""
         self.work_start = np.searchsorted(self.work, graph.start)
         """Where the computations of each class begin among them."""
-        self._work_op = graph.op[self.work]
+        self._work_op, self._work_alone_s = graph.op[self.work], alone_s[self.work]
+        self._slower_by_use: dict[int, Floats] = {}
         self._rests: dict[int, _Rests] = {}
         self._is_local = np.zeros(len(ops), dtype=bool)
         self.local_s = self._local()
         """What calls of every microbatch cost each node."""
+        self._placed_calls = np.flatnonzero((self._is_call & ~self._is_local)[graph.op])
 
-    def _between_stages(self) -> Mask:
-        """Returns which ops move a microbatch between stages next to computation.
+    def _with_channels(self, moves: Mask) -> Mask:
+        """Returns which ops that move a microbatch between stages do so next to computation.
 
         Transfers that computation waits for share one lane. Others have one for every channel
         (`schedules/pipeline.py`).
         """
         program, ops = self.graph.program, self.graph.ops
-        pairs = np.array([communicator.pair is not None for communicator in program.communicators] + [False])
-        moves = ops.which(lambda communicator: pairs[communicator], "communicator") & self._in_microbatch
         nodes = np.flatnonzero(moves)
         role = np.repeat(np.arange(len(program.roles)), np.diff(np.searchsorted(nodes, ops.start)))
-        channels = np.bincount(role * len(program.lanes) + ops.ints("lane")[nodes])
-        channels = np.append(channels, np.zeros(-len(channels) % len(program.lanes), dtype=np.int64))
-        has_several = np.zeros(len(program.roles), dtype=bool)
-        counts = np.count_nonzero(channels.reshape(-1, len(program.lanes)), axis=1)
-        has_several[: len(counts)] = counts > 1
-        return moves if has_several.all() else moves & has_several[ops.role]
+        channels = np.zeros(len(program.roles) * len(program.lanes), dtype=bool)
+        channels[role * len(program.lanes) + ops.ints("lane")[nodes]] = True
+        several = np.count_nonzero(channels.reshape(-1, len(program.lanes)), axis=1) > 1
+        return moves if several.all() else moves & several[ops.role]
 
     @cached_property
     def fixed_s(self) -> Floats:
@@ -122,7 +147,7 @@ class OverlapCost:
     @property
     def needs_run(self) -> bool:
         """Whether a run has to tell where calls start."""
-        return bool(len(self.work)) and bool(self._rests or (self._is_call & ~self._is_local).any())
+        return bool(len(self.work)) and bool(self._rests or len(self._placed_calls))
 
     def cost_s(self, run: RunTimes, lasting_s: Floats | None = None) -> Floats:
         """Returns the whole cost of each node, given a run with the cost so far.
@@ -133,9 +158,9 @@ class OverlapCost:
         if not self.needs_run:
             return before_s
         lasting_s = self.alone_s if lasting_s is None else lasting_s
-        cost_s = before_s.copy()
-        cost_s[self.work] += self._placed(run, lasting_s, before_s[self.work])
-        return self._capped(cost_s)
+        cost_s, work_s = before_s.copy(), before_s[self.work]
+        cost_s[self.work] = np.minimum(work_s + self._placed(run, lasting_s, work_s), self._work_alone_s * MAX_COST)
+        return cost_s
 
     def confirms(self, run: RunTimes, cost_s: Floats) -> bool:
         """Returns whether a run with a cost shows it, up to a share of the step by which ops differ.
@@ -148,9 +173,11 @@ class OverlapCost:
     def _capped(self, cost_s: Floats) -> Floats:
         return np.minimum(cost_s, self.alone_s * MAX_COST)
 
-    def _slower(self, ops: Ints, use: int) -> Floats:
-        """Returns how many times as long these ops take under a use."""
-        return np.asarray(self.slowdown[:, use][self._kernels[ops]])
+    def _slower(self, use: int) -> Floats:
+        """Returns how many times as long each computation takes under a use."""
+        if use not in self._slower_by_use:
+            self._slower_by_use[use] = self.slowdown[:, use][self._kernels[self._work_op]]
+        return self._slower_by_use[use]
 
     def _spread(self, lasting_s: Floats) -> Floats:
         """Returns the cost of transfers, which cover the computation of all microbatches evenly."""
@@ -160,15 +187,18 @@ class OverlapCost:
         graph, classes = self.graph, len(self.graph.classes)
         nodes = np.flatnonzero(self._is_move[graph.op])
         owner, use_of = _owners(nodes, graph.start), self._uses[graph.op[nodes]]
-        among = np.flatnonzero(self._in_microbatch[self._work_op])
-        work, work_op = self.work[among], self._work_op[among]
-        work_owner, alone = _owners(work, graph.start), self.alone_s[work]
+        # Computation outside of microbatches, such as the optimizer's, bears none of it.
+        alone = self._work_alone_s * self._in_microbatch[self._work_op]
+        counts, total = np.diff(self.work_start), np.zeros(len(alone))
+        used = np.flatnonzero(counts)
         for use in np.flatnonzero(np.bincount(use_of)).tolist():
-            slower, chosen = self._slower(work_op, use), use_of == use
+            slower, chosen = self._slower(use), use_of == use
             seconds = np.bincount(owner[chosen], weights=lasting_s[nodes[chosen]], minlength=classes)
-            under = np.bincount(work_owner, weights=alone * slower, minlength=classes)
+            under = np.zeros(classes)
+            under[used] = np.add.reduceat(alone * slower, self.work_start[used])
             share = np.divide(seconds, under, out=np.zeros(classes), where=under > 0)
-            cost_s[work] += np.minimum(share, 1.0)[work_owner] * alone * (slower - 1)
+            total += np.repeat(np.minimum(share, 1.0), counts) * alone * (slower - 1)
+        cost_s[self.work] = total
         return cost_s
 
     def _local(self) -> Floats:
@@ -251,10 +281,10 @@ class OverlapCost:
     def _placed(self, run: RunTimes, lasting_s: Floats, before_s: Floats) -> Floats:
         """Returns what calls cost each computation that start where a run has them, where others cost `before_s`."""
         work = _OrderedWork(self, run)
-        calls, rests = work.calls(lasting_s, self._is_call & ~self._is_local, self._uses), work.rests(self._rests)
+        calls, rests = work.calls(self._placed_calls, lasting_s, self._uses), work.rests(self._rests)
         uses = sorted({*calls, *rests})
-        alone, before_s = self.alone_s[work.nodes], before_s[work.order]
-        slower = {use: self._slower(self.graph.op[work.nodes], use) for use in uses}
+        alone, before_s = self._work_alone_s[work.order], before_s[work.order]
+        slower = {use: self._slower(use)[work.order] for use in uses}
         cost = {use: np.zeros(len(alone)) for use in uses}
         # Calls of different uses that run at once leave less of the pace, so each covers less than alone.
         for _ in range(2 if len(uses) > 1 else 1):
@@ -340,19 +370,18 @@ class _OrderedWork:
         if backwards.any():
             self.order = np.lexsort((start, _owners(cost.work, graph.start)))
         self.nodes = cost.work[self.order]
-        self.start_s, self.end_s = run.start_s[self.nodes], run.end_s[self.nodes]
+        self.start_s, self.end_s = start[self.order], run.end_s[self.nodes]
         # Steps follow each other, so that the end of a step runs next to the begin of the next.
         following = np.append(self.start_s[1:], 0.0)
         used = self._bounds[:-1] < self._bounds[1:]
         following[self._bounds[1:][used] - 1] = self.start_s[self._bounds[:-1][used]] + self.period
         self.gap_s = np.maximum(following - self.end_s, 0.0)
 
-    def calls(self, lasting_s: Floats, chosen: Mask, uses: Longs) -> dict[int, _Calls]:
-        """Returns the chosen calls that may run next to computation, by use, at their places."""
+    def calls(self, nodes: Longs, lasting_s: Floats, uses: Longs) -> dict[int, _Calls]:
+        """Returns those of the calls that may run next to computation, by use, at their places."""
         graph = self.graph
-        nodes = np.flatnonzero(chosen[graph.op] & (lasting_s > 0))
         owner = _owners(nodes, graph.start)
-        kept = self._bounds[owner] < self._bounds[owner + 1]
+        kept = (lasting_s[nodes] > 0) & (self._bounds[owner] < self._bounds[owner + 1])
         nodes, owner = nodes[kept], owner[kept]
         at, share, past = self._places(self._start_s[nodes], owner)
         # One that starts in a gap and ends in it covers nothing.

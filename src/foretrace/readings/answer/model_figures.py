@@ -123,7 +123,7 @@ def step_parts(timeline: Timeline) -> StepParts:
 
 def _hardware_flops(timeline: Timeline) -> float:
     ops, program = timeline.graph.ops, timeline.graph.program
-    flops, enabled = ops.floats("flops"), ops.column("enabled")
-    done = flops if enabled.all() else np.where(enabled != 0, flops, 0.0)
+    flops = ops.floats("flops")
+    done = flops if ops.all_enabled else np.where(ops.column("enabled") != 0, flops, 0.0)
     ends, ranks = ops.start.tolist(), np.bincount(program.role_of, minlength=len(program.roles)).tolist()
     return float(sum(count * float(done[ends[role] : ends[role + 1]].sum()) for role, count in enumerate(ranks)))
