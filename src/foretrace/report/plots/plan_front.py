@@ -25,6 +25,8 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 620, 400, 76, 56, 300
 _GIB: Final = 1 << 30
 _MARGIN: Final = 0.06
 """Room around the plans, as a share of what they span."""
+MAX_SLOWER: Final = 1.5
+"""Times the best step up to which plans of the front are drawn; slower ones are counted."""
 _LEGEND_LETTERS: Final = 40
 _LINE: Final = 15
 
@@ -36,8 +38,8 @@ def plan_front_svg(search: PlanSearch, title: str) -> str:
         search: The result of the search, with at least one plan.
         title: The heading.
     """
-    plans = _distinct(search)
-    capacity_bytes = max((each.needed_memory_bytes + each.headroom_bytes for each in plans), default=0)
+    plans = _drawn(search)
+    capacity_bytes = max(each.needed_memory_bytes + each.headroom_bytes for each in plans)
     times = [each.step_time_s for each in plans]
     sizes = [each.needed_memory_bytes / _GIB for each in plans]
     across, up = _axis(min(times), max(times)), _axis(min(sizes), max(*sizes, capacity_bytes / _GIB))
@@ -46,18 +48,25 @@ def plan_front_svg(search: PlanSearch, title: str) -> str:
     area.draw_ticks(canvas, across.ticks(7), up.ticks(8), format_time, lambda size: f"{size:g}")
     y = area.y(capacity_bytes / _GIB)
     canvas.line((area.left, y), (area.right, y), VERMILLION, stroke_dasharray="6 4")
-    canvas.text(area.left + 6, y - 6, f"memory of the GPU: {format_bytes(capacity_bytes)}", fill=VERMILLION)
-    _draw_front(canvas, area, search.front)
+    words = f"memory of the GPU: {format_bytes(capacity_bytes)}"
+    canvas.text(area.right - 6, y - 6, words, "end", fill=VERMILLION)
+    front = [each for each in search.front if each in plans]
     _draw_plans(canvas, area, search, plans)
+    _draw_front(canvas, area, front)
+    _draw_plans(canvas, area, search, front)
+    _draw_marks(canvas, area, search)
     area.draw_frame(canvas, "predicted step time", "memory needed, GiB")
-    _draw_legend(canvas, area, search)
+    _draw_legend(canvas, area, search, len(search.front) - len(front))
     return canvas.svg()
 
 
-def _distinct(search: PlanSearch) -> list[RankedPlan]:
-    """Returns every plan that the search lists, once."""
-    listed = (*search.plans, *search.front, *search.indistinguishable, *search.measure_first)
-    return list({each.plan: each for each in listed}.values())
+def _drawn(search: PlanSearch) -> list[RankedPlan]:
+    """Returns every plan that the search lists, once, without those of the front that are far slower than all else."""
+    listed = [*search.plans, *search.indistinguishable, *search.measure_first]
+    limit_s = MAX_SLOWER * min(each.step_time_s for each in (*listed, *search.front))
+    limit_s = max([limit_s, *(each.step_time_s for each in listed)])
+    near = [each for each in search.front if each.step_time_s <= limit_s]
+    return list({each.plan: each for each in (*listed, *near)}.values())
 
 
 def _axis(low: float, high: float) -> LinearAxis:
@@ -80,30 +89,37 @@ def _draw_front(canvas: Canvas, area: PlotArea, front: Sequence[RankedPlan]) -> 
 
 
 def _draw_plans(canvas: Canvas, area: PlotArea, search: PlanSearch, plans: Sequence[RankedPlan]) -> None:
+    """Draws plans as dots: those of the front, those that cannot be told from the best, and the others."""
     varying = varying_fields([each.plan for each in plans])
     front = {each.plan for each in search.front}
     unclear = {each.plan for each in search.indistinguishable}
     for ranked in plans:
         x, y = _place(area, ranked)
-        words = plan_text(ranked.plan, varying)
         facts = f"{format_time(ranked.step_time_s)} {ranked.evidence}, {format_bytes(ranked.needed_memory_bytes)}"
-        if ranked.plan in unclear:
-            canvas.circle(x, y, 8, "none", stroke=ORANGE, stroke_width=2)
-        canvas.circle(x, y, 4.5, BLUE if ranked.plan in front else GREY, f"{words}: {facts}")
+        edge = {"stroke": ORANGE, "stroke_width": 1.5} if ranked.plan in unclear else {}
+        fill = BLUE if ranked.plan in front else ORANGE if ranked.plan in unclear else GREY
+        canvas.circle(x, y, 3.5, fill, f"{plan_text(ranked.plan, varying)}: {facts}", **edge)  # type: ignore[arg-type]
+
+
+def _draw_marks(canvas: Canvas, area: PlotArea, search: PlanSearch) -> None:
+    """Draws the best plan, and the numbers of those to measure first."""
     if search.best is not None:
         x, y = _place(area, search.best)
-        canvas.circle(x, y, 4.5, VERMILLION, f"{plan_text(search.best.plan, varying)}: the best")
+        canvas.circle(x, y, 5, VERMILLION, stroke="white")
     for number, ranked in enumerate(search.measure_first, 1):
         x, y = _place(area, ranked)
-        canvas.text(x, y - 12, str(number), "middle", font_weight="bold", font_size=12)
+        canvas.circle(x, y - 15, 8, "white", stroke=FRAME)
+        canvas.text(x, y - 11, str(number), "middle", font_weight="bold", font_size=11)
 
 
-def _draw_legend(canvas: Canvas, area: PlotArea, search: PlanSearch) -> None:
+def _draw_legend(canvas: Canvas, area: PlotArea, search: PlanSearch, left_out: int) -> None:
     x, y = area.right + 24, area.top + 14
-    y = canvas.legend(x, y, [("the best", VERMILLION), ("front of time and memory", BLUE), ("other plans", GREY)])
-    if search.indistinguishable:
-        canvas.circle(x, y - 4, 6, "none", stroke=ORANGE, stroke_width=2)
-        canvas.text(x + 14, y, "cannot be told from the best")
+    entries = [("the best", VERMILLION), ("none is both faster and smaller", BLUE)]
+    entries += [("cannot be told from the best", ORANGE)] if search.indistinguishable else []
+    y = canvas.legend(x, y, [*entries, ("other plans", GREY)])
+    if left_out:
+        slowest = format_time(max(each.step_time_s for each in search.front))
+        canvas.text(x - 6, y, f"{left_out} slower ones, up to {slowest}, are left out", fill=MUTED, font_size=11)
         y += LEGEND_ROW
     if not search.measure_first:
         return
