@@ -200,7 +200,25 @@ def plan(
     with doing(f"plan {spec.name}") as work:
         result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work))
     result = replace(result, diagnostics=(*guesses, *result.diagnostics))
-    return result if result.best is None else _with_launch(result, settle(spec, result.best.plan), cluster, framework)
+    if result.best is not None:
+        return _with_launch(result, settle(spec, result.best.plan), cluster, framework)
+    return result if result.feasible else _with_relief(result, spec, machine)
+
+
+def _with_relief(result: PlanSearch, spec: Model, machine: Machine) -> PlanSearch:
+    """Returns a search in which nothing fits with the change that makes the plan fit which lacks least memory."""
+    from foretrace.simulation.relief import find_relief
+    from foretrace.workload.settle import settle
+
+    nearest = result.nearest_miss
+    if nearest is None or nearest.saved_by:
+        return result
+    with doing("looking for what would fit"):
+        relief = find_relief(settle(spec, nearest.plan), machine)
+    if not relief:
+        return result
+    saved = replace(nearest, saved_by=relief[0].options)
+    return replace(result, near_misses=tuple(saved if miss is nearest else miss for miss in result.near_misses))
 
 
 def _with_launch(result: PlanSearch, setting: Setting, cluster: Cluster, framework: str | None) -> PlanSearch:

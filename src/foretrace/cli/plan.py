@@ -34,6 +34,7 @@ from foretrace.inputs.model.options import plan_fields, plan_options
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_whole_number
 from foretrace.inputs.registry import open_model
 from foretrace.report.plan import plan_json, print_plans
+from foretrace.report.plan_words import plan_text
 from foretrace.search.planner.request import GIVEN_FIELDS, PlanRequest
 from foretrace.search.planner.result import PlanSearch
 from foretrace.workload.plan import Plan
@@ -323,7 +324,12 @@ def _next_command(name: str, named: ModelInput, result: PlanSearch, texts: dict[
 
 def _refuse(result: PlanSearch, output: OutputOptions) -> NoReturn:
     """Ends the command with the smallest change by which a plan would fit."""
-    problem = f"none of {format_count(result.distinct)} plans that can be launched fits or meets the deadline"
-    change = result.smallest_change
-    hint = f"{change} would do" if change else "take more GPUs, or leave out options that pin an axis"
+    if result.feasible:
+        problem = f"none of {format_count(result.feasible)} plans that fit is predicted to meet the deadline"
+        fail_after_answer(InfeasibleError("nothing-fits", problem, hint="allow more --gpus or --days"), output)
+    problem = f"none of {format_count(result.distinct)} plans that can be launched fits"
+    miss = result.nearest_miss
+    hint = "take more GPUs, or leave out options that pin an axis"
+    if miss is not None and miss.saved_by:
+        hint = f"the smallest change that would fit: {miss.saved_by}, of {plan_text(miss.plan)}"
     fail_after_answer(InfeasibleError("nothing-fits", problem, hint=hint), output)

@@ -258,7 +258,8 @@ def _labelled(label: str, text: str) -> list[Span]:
 def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
     best = search.best
     if best is None:
-        return [[("  Best     ", ""), ("no plan fits", "bold red")]]
+        words = "no plan that fits is predicted to meet the deadline" if search.feasible else "no plan fits"
+        return [[("  Best     ", ""), (words, "bold red")]]
     facts = [
         f"{format_number(best.tokens_per_s_per_gpu)} tokens/s per GPU",
         f"{format_bytes(best.needed_memory_bytes)}, {_spare(best.headroom_bytes)}",
@@ -312,7 +313,7 @@ def _proof(search: PlanSearch) -> str:
     plans = f"{format_count(search.distinct)} {_PLANS[proof.space]}"
     runs = f"({format_count(proof.simulations)} simulated)"
     if best is None:
-        return f"none of {plans.rstrip(',')} is predicted to fit"
+        return f"none of {plans.rstrip(',')} is predicted to {'meet the deadline' if search.feasible else 'fit'}"
     stopped = f"stopped by {_STOPPED_BY.get(proof.stopped_by, proof.stopped_by)}: " if proof.stopped_by else ""
     if proof.method == "simulation":
         if proof.complete:

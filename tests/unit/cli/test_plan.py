@@ -200,13 +200,21 @@ class TestExits:
         assert json.loads(capsys.readouterr().out)["error"]["code"] == code
 
     def test_nothing_fits(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        answer_with(monkeypatch, lambda _: search(best=None, plans=(), front=(), why=None))
+        answer_with(monkeypatch, lambda _: search(best=None, feasible=0, plans=(), front=(), why=None))
         assert call("plan", *JOB) == 4
         printed = capsys.readouterr()
         assert "13,171" in printed.out  # what was rejected
         assert "[nothing-fits]" in printed.err and "--recompute selective" in printed.err  # which lacks least
         assert call("plan", *JOB, "--json") == 4
         assert json.loads(capsys.readouterr().out)["best"] is None
+
+    def test_nothing_meets_the_deadline(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        answer_with(monkeypatch, lambda _: search(best=None))
+        assert call("plan", *JOB, "--tokens", "15T", "--days", "1") == 4
+        printed = capsys.readouterr()
+        assert "--days" in printed.err and "--recompute" not in printed.err  # less memory would not help
 
     @pytest.mark.parametrize(
         ("error", "exit_code"),

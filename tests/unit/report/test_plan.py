@@ -105,7 +105,9 @@ class TestScreen:
         assert line(screen(search()), "next").endswith(COMMAND)
 
     def test_nothing_fits(self) -> None:
-        text = screen(search(best=None, plans=(), front=(), indistinguishable=(), measure_first=(), why=None))
+        text = screen(
+            search(best=None, feasible=0, plans=(), front=(), indistinguishable=(), measure_first=(), why=None)
+        )
         assert "next" not in text and "13,171" in text and "--recompute full" in text
 
     def test_what_varies_is_named(self) -> None:

@@ -161,7 +161,7 @@ class PlanSearch:
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
-    def smallest_change(self) -> str | None:
-        """The change of options that saves the plan which lacks least memory; None where none is known."""
-        misses = [miss for miss in self.near_misses if miss.saved_by]
-        return min(misses, key=lambda miss: miss.short_bytes or 0).saved_by if misses else None
+    def nearest_miss(self) -> NearMiss | None:
+        """The miss that lacks least memory, of those for which a change is known that saves them, if there are any."""
+        misses = [miss for miss in self.near_misses if miss.saved_by] or list(self.near_misses)
+        return min(misses, key=lambda miss: miss.short_bytes or 0, default=None)
