@@ -67,6 +67,29 @@ def plan_options(plan: Plan, base: Plan | None = None) -> str:
     return " ".join([*words, *_overlap_option(plan, usual)])
 
 
+def options_between(before: Plan, after: Plan) -> str:
+    """Returns the options that make one plan of another; those to leave out come after `without`."""
+    dropped = [
+        INPUT_OPTIONS[name].flag
+        for name in Plan.__slots__
+        if name not in _OVERLAP_FIELDS
+        and getattr(before, name) != getattr(after, name)
+        and not _can_be_said(name, getattr(after, name))
+    ]
+    stated = plan_options(after, before)
+    is_open = after.grad_overlap is None and after.param_overlap is None
+    if is_open and not any(getattr(after, name) for name in _OVERLAP_FIELDS):
+        option = INPUT_OPTIONS["overlap"].flag
+        stated = stated.partition(f"{option} ")[0].strip()  # which is last, and says more than that nothing is named
+        dropped += [option] if any(getattr(before, name) for name in _OVERLAP_FIELDS) else []
+    return " ".join([*([stated] if stated else []), *([f"without {' and '.join(dropped)}"] if dropped else [])])
+
+
+def _can_be_said(name: str, value: object) -> bool:
+    """Returns whether an option gives a field this value; None, and a flag that cannot be negated, is no option."""
+    return value is not None and (value is not False or "/" in INPUT_OPTIONS[name].flag)
+
+
 def _overlap_option(plan: Plan, base: Plan) -> list[str]:
     if all(getattr(plan, name) in (getattr(base, name), None) for name in _OVERLAP_FIELDS):
         return []

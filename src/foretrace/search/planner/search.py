@@ -17,7 +17,7 @@ from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
-from foretrace.inputs.model.options import plan_options
+from foretrace.inputs.model.options import options_between, plan_options
 from foretrace.models.model import Model
 from foretrace.search.planner.asked_axes import space_of
 from foretrace.search.planner.closed_form import Bounds, ClosedForm
@@ -36,7 +36,6 @@ from foretrace.search.planner.result import (
 from foretrace.search.planner.robust import Rivals, front_of, rivals_of
 from foretrace.search.planner.simulator import PlanSimulator
 from foretrace.search.planner.space import Enumeration, Space
-from foretrace.workload.nearest_plans import option_words
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
 
@@ -371,7 +370,7 @@ def _saving_change(plan: Plan, misses: PlanTable, row: int, fitting: PlanTable) 
         value = misses.values_of(name)[int(misses.codes_of(name)[row])]
         same = values.index(value) if value in values else -1
         different += fitting.codes_of(name) != same
-    return option_words(plan, fitting.plan(int(different.argmin())))
+    return options_between(plan, fitting.plan(int(different.argmin())))
 
 
 class _Listed:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from foretrace.basics.errors import UsageError
-from foretrace.inputs.model.options import plan_fields, plan_options
+from foretrace.inputs.model.options import options_between, plan_fields, plan_options
 from foretrace.workload.plan import Plan
 
 
@@ -35,3 +37,23 @@ def test_the_options_of_a_plan_are_those_that_differ_from_its_base() -> None:
 
 def test_a_layout_is_quoted_for_a_shell() -> None:
     assert plan_options(Plan(gpus=8, layout="Et*4|tL")) == "--gpus 8 --layout 'Et*4|tL'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options"),
+    [
+        ({}, {"tp": 2, "sequence_parallel": False}, "--tp 2 --no-sp"),
+        ({"recompute": "full", "recompute_layers": 4}, {"recompute": "full"}, "without --recompute-layers"),
+        ({"offload_optimizer": True}, {"mbs": 2}, "--mbs 2 without --offload-optimizer"),
+        ({"tp_overlap": True}, {}, "without --overlap"),
+        ({"tp_overlap": True}, {"moe_overlap": True}, "--overlap moe"),
+        (
+            {"grad_overlap": True, "param_overlap": True},
+            {"grad_overlap": False, "param_overlap": False},
+            "--overlap none",
+        ),
+        ({}, {}, ""),
+    ],
+)
+def test_the_change_from_one_plan_to_another(before: dict[str, Any], after: dict[str, Any], options: str) -> None:
+    assert options_between(Plan(gpus=8, **before), Plan(gpus=8, **after)) == options
