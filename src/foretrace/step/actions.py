@@ -26,12 +26,19 @@ _NONE = -1
 class Marks:
     """Ops of a block that others wait for, by number.
 
-    They are the first and the last op of each unit in the order of the model, and reductions.
+    They are the first and the last op of each unit in the order of the model, and reductions. `beside` has the calls
+    that begin together with the first op of a unit.
     """
 
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     reductions: list[int] = field(default_factory=list)
+    beside: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def begins(self, unit: int) -> tuple[int, ...]:
+        """Returns the ops with which a unit begins."""
+        first = self.first[unit]
+        return (first, *self.beside.get(first, ()))
 
     def skip(self) -> None:
         """Adds a unit that has no ops."""
@@ -311,6 +318,8 @@ class _BlockWriter:
         self.open = [op + moved for op in written.waits]
         self.joins += [op + moved for op in written.joins]
         self.marks.first.append(first)
+        if len(written.entries) > 1:
+            self.marks.beside[first] = tuple(op + moved for op in written.entries if op != written.first)
         self.marks.last.append(end)
         self.marks.reductions += [op + moved for op in written.reductions]
         return first, written.last_begin + moved

@@ -157,7 +157,8 @@ class TrainingStepWriter:
             if item.before is not None:
                 chunk, unit = item.before
                 first = placed_actions[turns.firsts[chunk]]
-                built.link(first[self._marks(first).first[unit]], after=placed[op], steps=1)
+                for begin in self._marks(first).begins(unit):
+                    built.link(first[begin], after=placed[op], steps=1)
             if item.before_item is not None:
                 built.link(placed[ops[item.before_item]], after=placed[op], steps=1)
 
