@@ -247,21 +247,32 @@ class _Finder:
             row = int(opening[np.flatnonzero(rows.chunk[opening] == chunk)[-1]])
             piece = int(self.schedule.piece[stage, chunk])
             if piece and self.one_way:
-                # Where both kinds of backward occur, other stages may run the shorter one.
-                kind = ActionKind.BACKWARD_INPUT if self.schedule.splits_backward else ActionKind.BACKWARD
-                counts = np.bincount(self.piece_kind[:piece] * KINDS + kind, minlength=self.width)
-                counts = counts + self._after_first_piece(int(rows.microbatch[row]))
+                counts = self._backward_from(piece, int(rows.microbatch[row]))
                 ends.append(_End(row, counts, int(self.crossings[piece]), 0, -1))
         return ends
 
-    def _after_first_piece(self, microbatch: int) -> Longs:
-        """Returns what the stage of the first piece does after the backward of a microbatch through that piece."""
-        stage = int(self.stage_of[0])
-        rows = self.schedule.stage_actions[stage]
-        opens = (rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT)
-        same = opens & (rows.microbatch == microbatch) & (rows.chunk == self.chunk_of[0])
-        after = int(np.flatnonzero(same)[-1]) + 1
-        return np.bincount(self._code(stage, rows)[after:], minlength=self.width)
+    def _backward_from(self, piece: int, microbatch: int) -> Longs:
+        """Returns the backward of a microbatch through all pieces before one, and what the first one's stage does then.
+
+        Some stages divide the backward of a microbatch while others do not (DualPipeV). Schedules whose first stage
+        divides none divide none at all.
+        """
+        first = self.schedule.stage_actions[int(self.stage_of[0])]
+        row = self._backward_row(0, microbatch)
+        kinds = np.full(piece, ActionKind.BACKWARD, dtype=np.int64)
+        if (first.kind == ActionKind.BACKWARD_INPUT).any():
+            for number in range(piece):
+                rows = self.schedule.stage_actions[int(self.stage_of[number])]
+                kinds[number] = rows.kind[self._backward_row(number, microbatch)]
+        counts = np.bincount(self.piece_kind[:piece] * KINDS + kinds, minlength=self.width)
+        return counts + np.bincount(self._code(int(self.stage_of[0]), first)[row + 1 :], minlength=self.width)
+
+    def _backward_row(self, piece: int, microbatch: int) -> int:
+        """Returns the row of a microbatch's backward, or of its input gradient, on the stage of a piece."""
+        rows = self.schedule.stage_actions[int(self.stage_of[piece])]
+        same = (rows.microbatch == microbatch) & (rows.chunk == self.chunk_of[piece])
+        same &= (rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT)
+        return int(np.flatnonzero(same)[-1])
 
     def _messages(self, stage: int, *, whole: bool) -> tuple[int, int]:
         """Returns the transfers and exchanges between the first and the last action of a stage that waits for them.
