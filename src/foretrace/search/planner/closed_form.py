@@ -33,7 +33,7 @@ from foretrace.step.segments import CLOSES, OPENS
 from foretrace.step.sharding import ShardedUnits
 from foretrace.step.spec import Call, Compute, Item, Unit, Work
 from foretrace.workload.plan import Plan
-from foretrace.workload.rules.sizes import PlanSizes
+from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle_allowed
 from foretrace.workload.step_spec import launches_of, prefetch_of, sharding_of, step_spec
@@ -67,9 +67,6 @@ UNIT_AXES: Final = ("tp", "cp", "ep", "etp")
 
 ROWS_AT_ONCE: Final = 1 << 14
 """Plans that are evaluated at once, so that columns stay in a processor's cache."""
-
-_TWICE_STAGES: Final = ("dualpipe", "dualpipe-v")
-"""Schedules that need two microbatches for each stage."""
 
 _UNDIVIDED: Final[dict[str, Any]] = dict.fromkeys(DIVISION)
 
@@ -246,19 +243,20 @@ class _WorkCosts:
         """Returns how long a piece at least waits for its own gathers and reductions, by kind of action.
 
         A unit begins no sooner than its gather ends. That begins with the unit before it, or after it where nothing is
-        fetched ahead, and comes after the reduction of the unit before that one.
+        fetched ahead, and comes after the reduction of the unit before that one. Where gathers are further ahead, only
+        the first is counted.
         """
         if self.sharded is None:
             return (0.0,) * KINDS
         if piece not in self._waits:
             forward, backward = prefetch_of(self.setting)
             self._waits[piece] = (
-                self._wait_s(piece, ActionKind.FORWARD, ahead=forward > 0),
-                *(self._wait_s(piece[::-1], kind, ahead=backward > 0) for kind in list(ActionKind)[1:]),
+                self._wait_s(piece, ActionKind.FORWARD, forward),
+                *(self._wait_s(piece[::-1], kind, backward) for kind in list(ActionKind)[1:]),
             )
         return self._waits[piece]
 
-    def _wait_s(self, units: tuple[UnitKind, ...], kind: ActionKind, *, ahead: bool) -> float:
+    def _wait_s(self, units: tuple[UnitKind, ...], kind: ActionKind, ahead: int) -> float:
         assert self.sharded is not None
         opens, closes = kind in (ActionKind.FORWARD, *OPENS), kind in CLOSES
         gathers = [
@@ -274,6 +272,8 @@ class _WorkCosts:
             return sum(reductions if one_stage else reductions[:-1])
         if not ahead:
             return first + sum(gathers[1:])
+        if ahead > 1:
+            return first
         waited = first
         for at in range(len(units) - 1):
             busy = gathers[at + 1] + (reductions[at - 1] if at else 0.0)
@@ -364,12 +364,12 @@ class _Evaluation:
         meshes, mesh_of = table.keys(*MESH)
         prices = [owner.mesh_prices(owner.sizes(table.plan(row)).mesh) for row in meshes.tolist()]
         places = number_each(tuple(tuple(each.layouts(axis)) for axis in UNIT_AXES) for each in prices)
-        one_stage = (table.column("pp") == 1).astype(np.int64)
+        together = np.where(table.column("pp") == 1, 1, np.where(table.gather("schedule", _has_both_ends), 2, 0))
         # Optimizer states may be split without a change of the layers' work; gradients and parameters may not.
         split = table.gather("zero", lambda zero: 0 if zero in (0, 1) else 1 if zero is None else zero)
         waits = np.where(split > 0, table.column("grad_overlap") + 1, 0)
         where = np.where(split > 0, mesh_of + 1, 0)
-        rows, self.work_of = combined(table.keys(*WORK)[1], places[mesh_of], one_stage, split, waits, where)
+        rows, self.work_of = combined(table.keys(*WORK)[1], places[mesh_of], together, split, waits, where)
         kinds = owner.kinds
         works = [owner.work(_simplest_work(table.plan(row))) for row in rows.tolist()]
         self.seconds = np.zeros((len(rows), len(kinds), KINDS))
@@ -555,11 +555,12 @@ def _simplest_shape(plan: Plan) -> Plan:
 
 def _simplest_work(plan: Plan) -> Plan:
     """Returns the plan with the same work of units and the fewest actions."""
+    both_ends = _has_both_ends(plan.schedule)  # a head that is tied to an embedding on its stage has no parameters
     return replace(
         plan,
-        gbs=None,
-        vpp=1,
-        schedule=None,
+        gbs=_smallest_batch(plan),
+        vpp=plan.vpp if both_ends else 1,
+        schedule=plan.schedule if both_ends else None,
         pp_overlap=False,
         recompute_layers=None,
         offload_layers=0,
@@ -570,12 +571,21 @@ def _simplest_work(plan: Plan) -> Plan:
     )
 
 
+def _has_both_ends(schedule: str | None) -> bool:
+    """Returns whether a schedule has the first and the last piece on one stage."""
+    return schedule is not None and resolve(schedule) in BOTH_ENDS
+
+
+def _smallest_batch(plan: Plan) -> int | None:
+    """Returns a batch that any schedule takes; None: a microbatch for each stage. DualPipe needs two."""
+    return 2 * plan.gpus * plan.mbs // (plan.tp * plan.cp) if _has_both_ends(plan.schedule) else None
+
+
 def _simplest_end(plan: Plan) -> Plan:
     """Returns the plan with the same end of the step and the fewest actions."""
-    two_ends = plan.schedule is not None and resolve(plan.schedule) in _TWICE_STAGES
     return replace(
         plan,
-        gbs=2 * plan.gpus // (plan.tp * plan.cp) if two_ends else None,
+        gbs=_smallest_batch(replace(plan, mbs=1)),
         mbs=1,
         recompute="none",
         recompute_layers=None,
