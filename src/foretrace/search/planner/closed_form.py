@@ -204,6 +204,7 @@ class _WorkCosts:
         self._units: dict[UnitKind, UnitCosts] = {}
         self._works: dict[UnitKind, Work] = {}
         self._split: dict[UnitKind, tuple[float, float]] = {}
+        self._split_calls: dict[UnitKind, tuple[Call | None, Call | None]] = {}
         self._waits: dict[tuple[UnitKind, ...], tuple[float, ...]] = {}
         self._lost: dict[tuple[object, ActionKind], float] = {}
         self._beside: dict[object, dict[UnitKind, Floats]] = {}
@@ -224,8 +225,9 @@ class _WorkCosts:
                 self.output_bytes = work.output_bytes
             if self.sharded is not None:
                 unit = Unit(work, kind.number if kind.role == "layer" else -1)
-                gathers, reductions = (sum(map(self.prices.seconds, calls)) for calls in self.sharded.calls(unit))
-                self._split[kind] = gathers, reductions
+                gathers, reductions = self.sharded.calls(unit)
+                self._split[kind] = sum(map(self.prices.seconds, gathers)), sum(map(self.prices.seconds, reductions))
+                self._split_calls[kind] = next(iter(gathers), None), next(iter(reductions), None)
 
     def unit(self, kind: UnitKind) -> UnitCosts:
         """Returns the costs of a kind that has been learned."""
@@ -238,6 +240,17 @@ class _WorkCosts:
         gather, reduce = self._split[kind]
         again = gather if self._releases(kind) else 0.0
         return gather, again + reduce, again, reduce
+
+    def split_lost_s(self, kind: UnitKind) -> tuple[float, ...]:
+        """Estimates what computation loses next to a unit's gathers and reductions, by kind of action."""
+        gather, reduction = self._split_calls.get(kind, (None, None))
+        if gather is None and reduction is None:
+            return (0.0,) * KINDS
+        lost = {
+            action: max(self.lost_share(self.prices, call, action) for call in (gather, reduction))
+            for action in ActionKind
+        }
+        return tuple(seconds * lost[action] for action, seconds in zip(ActionKind, self.split_s(kind), strict=True))
 
     def waits_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
         """Returns how long a piece at least waits for its own gathers and reductions, by kind of action.
@@ -374,7 +387,7 @@ class _Evaluation:
         works = [owner.work(_simplest_work(table.plan(row))) for row in rows.tolist()]
         self.seconds = np.zeros((len(rows), len(kinds), KINDS))
         self.launched = np.zeros((len(rows), len(kinds), KINDS))
-        self.split = np.zeros((len(rows), len(kinds), KINDS))
+        self.split, self.split_lost = np.zeros((2, len(rows), len(kinds), KINDS))
         self.works = works
         self._learn(works, kinds)
         for number, work in enumerate(works):
@@ -382,6 +395,7 @@ class _Evaluation:
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.slowed_s
                 self.split[number, at] = work.split_s(kind)
+                self.split_lost[number, at] = work.split_lost_s(kind)
                 if work.launches is not None:
                     self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
         pairs, self.pair_of = combined(self.work_of, mesh_of)
@@ -458,19 +472,19 @@ class _Evaluation:
             chain += chains.counts[:, column, None] * seconds[column]
         if chains.moves.any() and self.beside.any():
             chain += self._beside_transfers(shape, pairs)[:, pair]
-        bound = chain.max(axis=0)
+        computing = chain.max(axis=0)
         # The host launches the last action after all others; what follows waits for that action.
         launched = _of_pieces(shape.piece_units, self.launched[works])
         launching = _totals(chains, launched) - launched[chains.finals]
         by_host = launching[:, work] + seconds[chains.finals] + np.where(meets, (host + tail).T, -np.inf)[:, end]
         meeting = np.array([each.meeting_s for each in costs])[end]
-        bound = np.maximum(bound, by_host.max(axis=0))
+        other = by_host.max(axis=0)
         if self.split[works].any():
             lane = _totals(chains, _of_pieces(shape.piece_units, self.split[works]))[:, work]
             lane += np.where(meets, head[:, :, 0].T + tail.T, 0.0)[:, end]
-            bound = np.maximum(bound, lane.max(axis=0))
-        bound = bound + meeting
-        return bound, bound + self._hidden(shape, rows), meets[end]
+            other = np.maximum(other, lane.max(axis=0))
+        slowed = computing + self._hidden(shape, rows)
+        return np.maximum(computing, other) + meeting, np.maximum(slowed, other) + meeting, meets[end]
 
     def _hidden(self, shape: _Shape, rows: Longs) -> Floats:
         """Estimates what computation loses next to calls of the step, and next to those of split parameters.
@@ -490,6 +504,10 @@ class _Evaluation:
             if part:
                 lost[at] += part * max(reduced, 0.0) * work.lost_share(prices, end.reduction, ActionKind.BACKWARD)
                 lost[at] += part * max(gathered, 0.0) * work.lost_share(prices, end.gather, ActionKind.FORWARD)
+        works, work_at = distinct_of(self.work_of[rows])
+        if self.split_lost[works].any():
+            beside = _totals(shape.chains, _of_pieces(shape.piece_units, self.split_lost[works])).max(axis=0)
+            return np.asarray(lost[place] + beside[work_at])
         return lost[place]
 
     def _beside_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
