@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import foretrace
 from foretrace import ForetraceError, Machine, Plan
+from foretrace.basics.placement import Placement
 from foretrace.readings.scenario import Scenario
 from foretrace.schedules import ActionKind, names
 from foretrace.simulation.action_level import MachineUnits, _run, action_step_s
@@ -52,7 +54,7 @@ class SomeUnits(MachineUnits):
         return None if (len(work.name) + kind) % 2 else super().seconds(work, kind)
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 @given(
     planned_models(),
     st.sampled_from(("h100-dgx", "a100-dgx", "gb200-nvl72")),
@@ -129,6 +131,45 @@ def test_steps_of_one_schedule_have_their_own_times() -> None:
             times.append(action_step_s(spec, on))
             assert times[-1] == pytest.approx(_run(build_step(spec), on)[0], rel=CLOSE)
     assert len(set(times)) > len(times) / 2
+
+
+@pytest.mark.parametrize("layers", [(1, 2, 3, 2, 3, 1), (1, 2, 3, 3, 2, 1)])
+def test_stages_in_another_order_have_another_pattern(layers: tuple[int, ...]) -> None:
+    plan = Plan(gpus=12, pp=6, gbs=32, stage_layers=layers)
+    spec = step_spec(foretrace.model(last_layers("llama3-8b", 12), plan).setting())
+    on = machine("h100-dgx")
+    assert action_step_s(spec, on) == pytest.approx(whole_step_s(spec, on), rel=CLOSE)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_ranks_that_pay_different_prices_are_run_in_full(zero: Literal[1, 3]) -> None:
+    """Ranks of even and odd numbers, which exchange tokens, have their slow transfers between other stages."""
+    host = np.array([0, 1] * 4 + [0, 2] * 4 + [3, 2] * 4)
+    slot = np.array([int((host[:rank] == host[rank]).sum()) for rank in range(24)])
+    on = Machine("h100-dgx", overlap_cost=False, placement=Placement(host, slot))
+    plan = Plan(gpus=24, pp=3, ep=2, gbs=48, zero=zero)
+    spec = step_spec(foretrace.model(last_layers("mixtral-8x7b", 6), plan).setting())
+    contracted = on.price(build_step(spec, seconds=MachineUnits(spec, on)))
+    assert len(contracted.prices.duration_s) > 1
+    assert action_step_s(spec, on) == pytest.approx(whole_step_s(spec, on), rel=CLOSE)
+
+
+class EagerUnits(MachineUnits):
+    """Has seconds for every work, also for those whose calls outlast them."""
+
+    def seconds(self, work: Work, kind: ActionKind) -> float | None:
+        """Returns a long time where the time is not known."""
+        known = super().seconds(work, kind)
+        return 1e3 if known is None else known
+
+
+def test_seconds_of_units_that_do_not_end_alone_are_not_used() -> None:
+    plan = Plan(gpus=8, tp=2, pp=2, gbs=16, tp_overlap=True)
+    spec = step_spec(foretrace.model(last_layers("llama3-8b", 4), plan).setting())
+    on = machine("h100-dgx")
+    units = EagerUnits(spec, on)
+    assert any(units.seconds(unit.work, ActionKind.FORWARD) == 1e3 for unit in spec.roles[0].chunks[0][0].units)
+    assert action_step_s(spec, on, units) == pytest.approx(whole_step_s(spec, on), rel=CLOSE)
 
 
 def test_stages_with_several_roles_are_run_in_full() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from foretrace.basics.mesh import Mesh
 from foretrace.program.columns import Collective, Phase
-from foretrace.schedules import ActionKind
-from foretrace.step.contract import ends_alone, join_units
+from foretrace.schedules import ActionKind, make
+from foretrace.step.contract import Contraction, ends_alone, join_units
 from foretrace.step.segments import Segment, UnitPart
-from foretrace.step.spec import Call, Compute, Concurrent, Item
+from foretrace.step.spec import Call, ChunkSpec, Compute, Concurrent, Item, RoleSpec, StepSpec, Unit, Work
 
 
 def compute(seconds: float = 1.0) -> Compute:
@@ -35,6 +36,25 @@ def call(concurrent: Concurrent | None) -> Call:
 )
 def test_a_unit_ends_alone_if_its_calls_have_been_waited_for(items: list[Item], alone: bool) -> None:
     assert ends_alone(items) is alone
+
+
+class Second:
+    """Every work takes a second."""
+
+    def seconds(self, _work: Work, _kind: ActionKind) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("other", "expected"), [("next", 1.0), ("action", None), ("step", None)])
+def test_calls_that_may_be_held_up_by_those_of_other_units_are_not_contracted(
+    other: Concurrent, expected: float | None
+) -> None:
+    """Both calls run on the lane of their axis, in order."""
+    work = Work("hides", (compute(), call("next"), compute(), compute()), (), ())
+    before = Work("before", (compute(), call(other), compute(), compute()), (), ())
+    role = RoleSpec(0, "stage 0", range(2), ((ChunkSpec((Unit(before), Unit(work))),),))
+    contraction = Contraction(StepSpec("step", Mesh(tp=2), make("gpipe", 1, 1), (role,)), Second())
+    assert contraction.work_s(work, ActionKind.FORWARD) == expected
 
 
 def one(seconds: float) -> list[UnitPart]:
