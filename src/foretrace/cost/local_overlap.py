@@ -9,7 +9,7 @@ part of the cost is the same for all microbatches and needs no run. It is part o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,21 @@ class BlockOps:
     kernel: Sequence[int]
     use: Sequence[int]
     after: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(
+        cls,
+        alone_s: Sequence[float],
+        lane: Sequence[int],
+        kernel: Sequence[int],
+        use: Sequence[int],
+        waits: Iterable[tuple[int, int]],
+    ) -> BlockOps:
+        """Returns ops given their waits as pairs, awaited op first: `deps` of a `BlockBuilder`, such as one unit's."""
+        after: list[list[int]] = [[] for _ in alone_s]
+        for awaited, waiter in waits:
+            after[waiter].append(awaited)
+        return cls(alone_s, lane, kernel, use, after)
 
 
 @dataclass(frozen=True, slots=True)

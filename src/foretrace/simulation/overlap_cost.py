@@ -17,9 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct, ranges
 from foretrace.cost.local_overlap import MAX_COST, BlockOps, LocalCost, follow, local_cost
@@ -32,6 +33,8 @@ CLOSE_TO_STEP: Final = 1e-3
 """Share of the step by which no op differs if a run with shared links confirms a cost."""
 MAX_STEPS: Final = 4
 """Steps after its own in which the computation next to a call is looked for."""
+ROUNDING: Final = 1e-9
+"""Shares of a computation or a call below this are differences between sums in another order."""
 
 
 class RunTimes(Protocol):
@@ -265,17 +268,15 @@ class OverlapCost:
         rows, ops = slice(first, first + size), slice(op, op + size)
         lane = templates.columns["lane"][rows].astype(np.int64)
         of_host = np.array([lane.kind == "host" for lane in graph.program.lanes], dtype=bool)
-        after: list[list[int]] = [[] for _ in range(size)]
         mine = np.flatnonzero((templates.dep_dst >= first) & (templates.dep_dst < first + size))
-        for src, dst in zip(templates.dep_src[mine].tolist(), templates.dep_dst[mine].tolist(), strict=True):
-            after[dst - first].append(src - first)
-        return BlockOps(
+        waits = zip((templates.dep_src[mine] - first).tolist(), (templates.dep_dst[mine] - first).tolist(), strict=True)
+        return BlockOps.of(
             # The host launches ahead of what it launches.
             alone_s=np.where(of_host[lane], 0.0, self.alone_s[node : node + size]).tolist(),
             lane=np.where(templates.columns["enabled"][rows] != 0, lane, -1).tolist(),
             kernel=np.where(self._is_kernel[ops], self._kernels[ops], -1).tolist(),
             use=np.where(self._is_call[ops], self._uses[ops], -1).tolist(),
-            after=after,
+            waits=waits,
         )
 
     def _placed(self, run: RunTimes, lasting_s: Floats, before_s: Floats) -> Floats:
@@ -384,8 +385,8 @@ class _OrderedWork:
         kept = (lasting_s[nodes] > 0) & (self._bounds[owner] < self._bounds[owner + 1])
         nodes, owner = nodes[kept], owner[kept]
         at, share, past = self._places(self._start_s[nodes], owner)
-        # One that starts in a gap and ends in it covers nothing.
-        covers = (share < 1) | (past + lasting_s[nodes] > self.gap_s[at])
+        # One that starts in a gap and ends in it covers nothing, apart from rounding errors.
+        covers = (share < 1 - ROUNDING) | (past + lasting_s[nodes] * (1 - ROUNDING) > self.gap_s[at])
         use_of = np.where(covers, uses[graph.op[nodes]], -1)
         by_use = {}
         for use in np.flatnonzero(np.bincount(use_of + 1)[1:]).tolist():
@@ -426,19 +427,22 @@ class _OrderedWork:
 
     def follow(self, calls: _Calls, under_s: Floats) -> Floats:
         """Returns the seconds for which calls run next to each computation, which takes `under_s` next to them."""
-        room = jit.Room(jit.pays(len(self.graph)))
-        columns = (calls.at, calls.share, calls.past_s, calls.last_s)
-        among = (self._bounds[calls.rank_class], self._bounds[calls.rank_class + 1])
-        seconds, waits, rest = room.floats(len(under_s)), room.floats(len(calls.at)), room.floats(len(calls.at))
-        loop = jit.compiled(follow) if room.compiled else follow
+        compiled = jit.pays(len(self.graph))
+        seconds, waits, rest = np.zeros(len(under_s)), np.zeros(len(calls.at)), np.zeros(len(calls.at))
+        loop = jit.compiled(follow) if compiled else follow
+
+        def view(*columns: NDArray[Any]) -> tuple[Any, ...]:
+            """Returns columns as the loop reads them fastest; plain Python is slow with numbers of numpy."""
+            return columns if compiled else tuple(np.ascontiguousarray(column).data for column in columns)
+
         loop(
-            tuple(room.hold(column) for column in columns),
-            tuple(room.hold(column) for column in among),
-            (room.hold(under_s), room.hold(self.gap_s)),
+            view(calls.at, calls.share, calls.past_s, calls.last_s),
+            view(self._bounds[calls.rank_class], self._bounds[calls.rank_class + 1]),
+            view(under_s, self.gap_s),
             MAX_STEPS if self.period > 0 else 0,
-            (seconds, waits, rest),
+            view(seconds, waits, rest),
         )
-        return np.asarray(seconds)
+        return seconds
 
 
 def _owners(nodes: Longs, start: Ints) -> Longs:
