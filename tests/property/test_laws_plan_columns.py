@@ -15,10 +15,13 @@ from foretrace.search.planner.plan_table import PlanTable
 from foretrace.workload.constraints import CONSTRAINTS
 from foretrace.workload.layout import Layout
 from foretrace.workload.plan import Plan
+from foretrace.workload.rules.idle_fields import IDLE
+from foretrace.workload.rules.launchers import LAUNCH_CONSTRAINTS
 from foretrace.workload.rules.sizes import ModelSizes, PlanColumns, PlanSizes
 from foretrace.workload.settle import settle
 from foretrace.workload.stacks import STACKS
 
+RULES = {constraint.name: constraint.holds for constraint in (*CONSTRAINTS, *LAUNCH_CONSTRAINTS)} | IDLE
 MODELS = ("llama3-8b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
 
 
@@ -61,6 +64,9 @@ def choices(layers: int) -> dict[str, tuple[Any, ...]]:
         "documents": (None, (4096, 4096), (1024, 1024), (100,)),
         "routing": (1.0, (1.5,) * layers, (1.0, 2.0)),
         "stack": (None, *STACKS),
+        **dict.fromkeys(("tp_overlap", "moe_overlap", "pp_overlap"), (False, True)),
+        **dict.fromkeys(("grad_overlap", "param_overlap"), (None, False, True)),
+        "dispatcher": ("alltoall", "deepep"),
     }
 
 
@@ -90,10 +96,10 @@ def test_each_rule_holds_in_columns_where_it_holds_for_the_plan(name: str) -> No
     plans = [plan for share in (0.05, 0.15, 0.4) for plan in random_plans(len(model.layers), 300, share)]
     columns = columns_of(PlanTable.of(plans), facts)
     sizes = [PlanSizes(facts, plan) for plan in plans]
-    for constraint in CONSTRAINTS:
-        held = np.broadcast_to(constraint.holds(columns), len(plans))
+    for rule, holds in RULES.items():
+        held = np.broadcast_to(holds(columns), len(plans))
         assert held.dtype == np.bool_
-        assert held.tolist() == [constraint.holds(each) for each in sizes], constraint.name
+        assert held.tolist() == [holds(each) for each in sizes], rule
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -135,9 +141,9 @@ def test_a_grid_has_the_rules_of_its_plans(name: str) -> None:
             PlanSizes(facts, replace(plan, **{axis: values[axis][code] for axis, code in zip(axes, cell, strict=True)}))
             for cell in np.ndindex(shape)
         ]
-        for constraint in CONSTRAINTS:
-            held = np.broadcast_to(constraint.holds(columns), shape)
-            assert held.ravel().tolist() == [constraint.holds(each) for each in cells], constraint.name
+        for rule, holds in RULES.items():
+            held = np.broadcast_to(holds(columns), shape)
+            assert held.ravel().tolist() == [holds(each) for each in cells], rule
 
 
 def test_software_that_is_given_apart_holds_for_all_plans() -> None:
@@ -151,16 +157,16 @@ def test_software_that_is_given_apart_holds_for_all_plans() -> None:
 
 
 def test_the_plans_of_these_laws_break_every_rule() -> None:
-    unbroken = set(CONSTRAINTS)
+    unbroken = {*CONSTRAINTS, *LAUNCH_CONSTRAINTS}
     for name in (*MODELS, "gpt3-2.7b"):
         model = preset(name)
         columns = columns_of(PlanTable.of(random_plans(len(model.layers), 600, 0.3)), ModelSizes.of(model))
-        unbroken -= {constraint for constraint in CONSTRAINTS if not np.all(constraint.holds(columns))}
+        unbroken -= {constraint for constraint in unbroken if not np.all(constraint.holds(columns))}
     assert not unbroken
 
 
 def test_names_of_rules_and_fields_are_known() -> None:
-    names = [constraint.name for constraint in CONSTRAINTS]
-    assert len(set(names)) == len(names)
+    rules = (*CONSTRAINTS, *LAUNCH_CONSTRAINTS)
+    assert len({rule.name for rule in rules}) == len(rules)
     known = {field.name for field in fields(Plan)}
-    assert all(set(constraint.fields) <= known for constraint in CONSTRAINTS)
+    assert all(set(rule.fields) <= known for rule in rules)

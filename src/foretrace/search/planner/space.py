@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -122,7 +122,7 @@ class Space:
         """The software of the base plan."""
         return self.own_stack or plan_stack(self.base)
 
-    @property
+    @cached_property
     def hypothetical(self) -> dict[str, tuple[Any, ...]]:
         """The values that the launcher of the stack does not have, for each field that has some."""
         launcher = launcher_of(self.stack)
@@ -139,7 +139,7 @@ class Space:
         """Returns whether the launcher of the stack has all values of a plan."""
         return not any(getattr(plan, name) in values for name, values in self.hypothetical.items())
 
-    @property
+    @cached_property
     def searched(self) -> int:
         """How many combinations of values there are."""
         return sum(math.prod(len(points) for points in grid.points) for grid in self._grids(None))
