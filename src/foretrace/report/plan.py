@@ -279,7 +279,11 @@ def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
 
 
 def _spare(size: int) -> str:
-    return f"{format_bytes(size)} to spare" if size >= 0 else f"{format_bytes(-size)} too little"
+    return (
+        f"{format_bytes(size)} to spare"
+        if size >= 0
+        else f"{format_bytes(-size)} too little as memory usually fragments"
+    )
 
 
 def _goal(search: PlanSearch, best: RankedPlan, request: PlanRequest) -> str:
@@ -421,8 +425,10 @@ def _plan_table(
     for own, numbers in zip(words, zip(*cells, strict=True), strict=True):
         first, *others = pack_words(own, room, _INDENT)
         rows += [[first, *numbers], *([line, *("" for _ in heads)] for line in others)]
-    note = f"all of them: {SEPARATOR.join(common)}" if common else ""
-    return [[], *table([title, *heads], rows, note)]
+    notes = [f"all of them: {SEPARATOR.join(common)}"] if common else []
+    if any(each.headroom_bytes < 0 for each in plans):
+        notes.append("spare below 0: the plan fits only if memory fragments less than usual")
+    return [[], *table([title, *heads], rows), *([(f"  {note}", "bright_black")] for note in notes)]
 
 
 def _why(search: PlanSearch) -> list[list[Span]]:

@@ -22,7 +22,7 @@ from foretrace.search.planner.request import PlanRequest
 from foretrace.search.planner.result import PlanSearch
 from foretrace.workload.plan import Plan
 from plan_searches import REQUEST, search
-from unit.cli.command_line import call
+from unit.cli.command_line import answer_of, call
 
 JOB = ("llama3-70b", "--gpus", "256", "--cluster", "h100-dgx", "--gbs", "1024")
 Answer = Callable[[PlanRequest], PlanSearch]
@@ -290,3 +290,30 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_with(monkeypatch, lambda _: search())
     result = foretrace.plan("llama3-70b", "h100-dgx", REQUEST)
     assert result.best is not None and result.best.step_time_s == 9.41
+
+
+class TestTheSearch:
+    """The search itself, in a space of a few plans."""
+
+    SMALL = (
+        "llama3.2-1b --gpus 8 --cluster h100-dgx --gbs 32 --tp 1,2 --cp 1 --pp 1,2 --mbs 1 --zero 1 --no-offload "
+        "--recompute none --no-silicon"
+    )
+
+    def test_the_next_command_predicts_the_step_of_the_best(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert call("plan", *self.SMALL.split(), "-o", tmp_path / "plan.json") == 0
+        command = capsys.readouterr().out.splitlines()[-1].partition("foretrace ")[2]
+        whole = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+        predicted = answer_of(capsys, *shlex.split(command))
+        assert whole["best"]["step_time_s"] == pytest.approx(predicted["step_time_s"], rel=1e-9)
+        assert whole["best"]["peak_memory_bytes"] == predicted["memory"]["peak_bytes"]
+        assert whole["search"]["complete"] and whole["feasible"] <= whole["distinct"] <= whole["searched"]
+
+    def test_two_runs_print_the_same(self, capsys: pytest.CaptureFixture[str]) -> None:
+        texts = []
+        for _ in range(2):
+            assert call("plan", *self.SMALL.split(), "--json") == 0
+            texts.append(capsys.readouterr().out)
+        assert texts[0] == texts[1]

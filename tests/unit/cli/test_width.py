@@ -22,6 +22,7 @@ SCREENS = [
     "predict llama3-70b --gpus 8 --cluster h100-dgx",
     "predict llama3-70b --gpus 512 --tp 3 --cluster h100-dgx",
     f"memory {JOB}",
+    "plan llama3.2-1b --gpus 8 --cluster h100-dgx --gbs 32 --tp 1,2 --cp 1 --mbs 1 --no-offload --no-silicon",
     f"simulate {WORKLOAD}",
     f"explain {WORKLOAD}",
     "explain examples/moe_fairseq_profile.txt",

@@ -94,6 +94,11 @@ class TestScreen:
         assert [row.split()[-1] for row in rows] == ["simulated", "simulated", "estimated", "estimated"]
         assert "ZeRO-1" not in "".join(rows) and "all of them: ZeRO-1" in text
 
+    def test_a_plan_that_may_not_fit_is_marked(self) -> None:
+        tight = replace(SECOND, headroom_bytes=-(1 << 30))
+        assert "−1.0" in screen(search(plans=(BEST, tight))) and "fragments" in screen(search(plans=(BEST, tight)))
+        assert "fragments" not in screen(search())
+
     def test_launch_options_are_short_and_the_script_is_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         short, full = screen(search()), screen(search(), with_launch=True)
