@@ -33,7 +33,7 @@ from foretrace.report.plan_words import (
     varying_fields,
 )
 from foretrace.report.table import table
-from foretrace.report.terminal import MAX_DIAGNOSTICS, ROUNDING, Screen, Span, diagnostic_lines, show
+from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.search.planner.request import LARGEST_FIELDS, PlanRequest
 from foretrace.search.planner.result import OUT_OF_MEMORY, Evidence, Objective, PlanSearch, RankedPlan, SearchProof
 from foretrace.workload.plan import Plan
@@ -51,6 +51,8 @@ FULL_WIDTH: Final = 80
 """The width of a screen from which on tables have all columns."""
 
 _INDENT: Final = "  "
+_SAME: Final = 1e-8
+"""The share by which a bound and a step may differ and be the same: they are compared in nine digits."""
 _ROUNDING_STEP: Final = 1e-4
 """By how much a time is lowered at once until it is not rounded up: less than its last digit."""
 _GIB: Final = 1 << 30
@@ -338,9 +340,9 @@ def _worse(search: PlanSearch, best: RankedPlan) -> str:
     if search.objective == "pareto":
         return "both faster and smaller than one of the front"
     bound_s, step_s = search.search.lower_bound_s, best.step_time_s
-    if bound_s is None or bound_s >= step_s * (1 - ROUNDING):
+    if bound_s is None or bound_s >= step_s * (1 - _SAME):
         return f"below the best, {format_time(step_s)}"
-    return f"below {_at_most(bound_s)}, {format_percent(1 - bound_s / step_s)} less than the best"
+    return f"below {_at_most(bound_s)}, {100 * (1 - bound_s / step_s):.2g} % less than the best"
 
 
 def _at_most(seconds: float) -> str:

@@ -52,6 +52,10 @@ class TestScreen:
         proof = line(screen(result), "Proof")
         assert "9.37 s" in proof and "9.38 s" not in proof and "0.5 %" in proof
 
+    def test_a_bound_that_differs_in_the_tenth_digit_is_the_best(self) -> None:
+        result = search(search=replace(search().search, lower_bound_s=9.41 * (1 - 4e-9)))
+        assert "less than the best" not in line(screen(result), "Proof")
+
     def test_a_search_that_stopped_says_what_is_left(self) -> None:
         proof = line(screen(_stopped()), "Proof")
         for words in ("--time", "212", "9.10 s", "3.3 %", "14 simulated"):
