@@ -36,12 +36,10 @@ IDLE: Final[dict[str, Callable[[JobSizes], Flag]]] = {
     "cp_comm": lambda sizes: sizes.cp == 1,
     "dispatcher": lambda sizes: sizes.ep == 1,
     "moe_overlap": lambda sizes: sizes.ep == 1,
-    "tp_overlap": lambda sizes: negated(sizes.sequence_parallel),
+    "tp_overlap": lambda sizes: sizes.tp == 1,
     "schedule": lambda sizes: sizes.pp == 1,
     "pp_overlap": lambda sizes: (sizes.pp == 1) | negated(sizes.is_schedule(*BATCHED)),
     "account_for": _counted_ends,
-    # An optimizer that splits its state among one rank is one that does not.
-    "zero": lambda sizes: negated(is_replicated(sizes)) & (sizes.zero <= 1),
     "shard": lambda sizes: (sizes.zero == 3) & (sizes.shard == sizes.dp * sizes.cp),
     "grad_overlap": lambda sizes: negated(is_replicated(sizes)) | sizes.splits_parameters,
     "param_overlap": lambda sizes: negated(is_replicated(sizes)) | (sizes.zero == 0) | sizes.splits_parameters,

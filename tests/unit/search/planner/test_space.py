@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,6 +266,15 @@ def test_rules_that_leave_no_plan_together_are_counted() -> None:
     with pytest.raises(InputError) as caught:
         space("llama3-8b", Plan(64, gbs=12), tp="1", cp="1", pp="2,32", mbs="1", vpp="2").enumerate()
     assert caught.value.code == "no-plans"
+
+
+def test_calculons_space_has_its_plans() -> None:
+    path = Path(__file__).parents[4] / "benchmarks" / "planner_spaces.py"
+    spaces: dict[str, Any] = runpy.run_path(str(path))
+    result = spaces["calculon_gpt3"]().enumerate()
+    assert result.searched == spaces["CALCULON_PLANS"]
+    assert result.launchable == result.distinct == 9_378, "of which interleaving takes whole groups of microbatches"
+    assert result.table.column("tp").max() == 32, "beyond a node"
 
 
 def test_an_axis_of_several_fields_varies_them_together() -> None:
