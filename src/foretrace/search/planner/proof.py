@@ -43,7 +43,7 @@ class Limits:
 
     Attributes:
         gap: The share of the best step by which other plans may be faster.
-        time_s: Seconds after which no further simulation begins.
+        time_s: Seconds after which no further simulation begins, apart from the first.
         simulations: Simulations after which no further one begins.
     """
 
@@ -164,12 +164,14 @@ class Prover:
         return min([self.best_s(), *(float(self.proof.values[row]) for row in rows)])
 
     def _is_over(self, limits: Limits, began: float) -> bool:
-        proof = self.proof
-        if limits.time_s is not None and time.monotonic() - began >= limits.time_s:
-            proof.stopped_by = "time"
-        elif limits.simulations is not None and len(proof.simulated) >= limits.simulations:
-            proof.stopped_by = "simulations"
-        return proof.stopped_by is not None and bool(self.undecided(limits.gap))
+        """Returns whether a limit ends the proof before all is decided. One plan is always simulated."""
+        proof, count = self.proof, len(self.proof.simulated)
+        is_late = limits.time_s is not None and time.monotonic() - began >= limits.time_s
+        is_full = limits.simulations is not None and count >= limits.simulations
+        if not count or not (is_late or is_full) or not self.undecided(limits.gap):
+            return False
+        proof.stopped_by = "time" if is_late else "simulations"
+        return True
 
     def _next(self, order: Longs, size: int, gap: float) -> list[int]:
         """Returns the next rows to simulate: those of the smallest estimate that are not ruled out."""

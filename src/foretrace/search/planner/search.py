@@ -163,6 +163,7 @@ class _Search:
         self.capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
         self.closed_form = ClosedForm(model, machine)
         self.seconds: dict[str, float] = {}
+        self._began = time.monotonic()
         self._enumeration: Enumeration | None = None
         self._fitting: _Fitting | None = None
 
@@ -209,7 +210,8 @@ class _Search:
     def _prove(self, fitting: _Fitting, bounds: Bounds, simulator: PlanSimulator) -> Prover:
         """Simulates until the best plan by the objective is known."""
         request = self.request
-        limits = Limits(request.gap, request.time_s, MAX_SIMULATIONS)
+        left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
+        limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
         if request.objective == "memory":
             smallest = np.flatnonzero(fitting.needed_bytes == fitting.needed_bytes.min())
             keep = np.full(len(fitting.table), np.inf)
@@ -282,14 +284,14 @@ class _Search:
 
     def _proof(self, prover: Prover | None) -> SearchProof:
         space = "hypothetical" if self.space.hypothetical else "launchable"
-        if prover is None or prover.best() is None:
+        if prover is None:
             return SearchProof(True, None, 0.0, 0, 0, space, "bound")  # type: ignore[arg-type]
         best_s, lower_s, left = prover.best_s(), prover.lower_bound_s(), prover.undecided(self.request.gap)
-        proof = prover.proof
+        proof, is_known = prover.proof, prover.best() is not None
         return SearchProof(
             complete=not left,
-            lower_bound_s=lower_s,
-            gap=(best_s - lower_s) / best_s,
+            lower_bound_s=lower_s if is_known else None,
+            gap=(best_s - lower_s) / best_s if is_known else 0.0,
             simulations=len(proof.simulated),
             action_runs=proof.action_runs,
             space=space,  # type: ignore[arg-type]
