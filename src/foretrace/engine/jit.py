@@ -35,11 +35,10 @@ def use(on: bool | None = True) -> None:
 
 
 @contextmanager
-def preferred() -> Iterator[None]:
-    """Runs jobs of any size inside by compiled loops, unless they were switched off: many small jobs pay for their
-    start."""
+def using(on: bool | None = True) -> Iterator[None]:
+    """Switches compiled loops on or off while many jobs are run, such as the plans of a search."""
     before = _on
-    use(True if before is None else before)
+    use(on)
     try:
         yield
     finally:

@@ -241,16 +241,14 @@ class _WorkCosts:
         again = gather if self._releases(kind) else 0.0
         return gather, again + reduce, again, reduce
 
-    def split_lost_s(self, kind: UnitKind) -> tuple[float, ...]:
-        """Estimates what computation loses next to a unit's gathers and reductions, by kind of action."""
-        gather, reduction = self._split_calls.get(kind, (None, None))
-        if gather is None and reduction is None:
-            return (0.0,) * KINDS
-        lost = {
-            action: max(self.lost_share(self.prices, call, action) for call in (gather, reduction))
-            for action in ActionKind
-        }
-        return tuple(seconds * lost[action] for action, seconds in zip(ActionKind, self.split_s(kind), strict=True))
+    def split_lost_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
+        """Estimates what a piece loses next to gathers and reductions that it does not wait for, by kind of action."""
+        calls = next((self._split_calls[kind] for kind in piece if any(self._split_calls[kind])), (None, None))
+        waits, lost = self.waits_s(piece), []
+        for action, waited in zip(ActionKind, waits, strict=True):
+            hidden = sum(self.split_s(kind)[action] for kind in piece) - waited
+            lost.append(max(hidden, 0.0) * max(self.lost_share(self.prices, call, action) for call in calls))
+        return tuple(lost)
 
     def waits_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
         """Returns how long a piece at least waits for its own gathers and reductions, by kind of action.
@@ -387,7 +385,7 @@ class _Evaluation:
         works = [owner.work(_simplest_work(table.plan(row))) for row in rows.tolist()]
         self.seconds = np.zeros((len(rows), len(kinds), KINDS))
         self.launched = np.zeros((len(rows), len(kinds), KINDS))
-        self.split, self.split_lost = np.zeros((2, len(rows), len(kinds), KINDS))
+        self.split = np.zeros((len(rows), len(kinds), KINDS))
         self.works = works
         self._learn(works, kinds)
         for number, work in enumerate(works):
@@ -395,7 +393,6 @@ class _Evaluation:
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.slowed_s
                 self.split[number, at] = work.split_s(kind)
-                self.split_lost[number, at] = work.split_lost_s(kind)
                 if work.launches is not None:
                     self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
         pairs, self.pair_of = combined(self.work_of, mesh_of)
@@ -505,10 +502,11 @@ class _Evaluation:
                 lost[at] += part * max(reduced, 0.0) * work.lost_share(prices, end.reduction, ActionKind.BACKWARD)
                 lost[at] += part * max(gathered, 0.0) * work.lost_share(prices, end.gather, ActionKind.FORWARD)
         works, work_at = distinct_of(self.work_of[rows])
-        if self.split_lost[works].any():
-            beside = _totals(shape.chains, _of_pieces(shape.piece_units, self.split_lost[works])).max(axis=0)
-            return np.asarray(lost[place] + beside[work_at])
-        return lost[place]
+        if not self.split[works].any():
+            return lost[place]
+        costs = [self.works[number] for number in works.tolist()]
+        beside = np.array([[each for piece in shape.pieces for each in work.split_lost_s(piece)] for work in costs])
+        return np.asarray(lost[place] + _totals(shape.chains, beside.T).max(axis=0)[work_at])
 
     def _beside_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
         """Returns how much longer the actions of chains take on their own stage next to transfers, `[chains, pairs]`.

@@ -55,7 +55,7 @@ class PlanSimulator:
 
     def answer(self, plan: Plan) -> Answer:
         """Simulates a plan in this process, whether or not it fits into memory."""
-        with jit.preferred():
+        with jit.using():
             job = ModelInput(self.model, plan)
             return simulate_input(job, self.machine, Scenario(), explain=False, even_if_oom=True)
 
