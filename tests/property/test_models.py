@@ -15,9 +15,9 @@ from foretrace.models.model import Experts, LatentAttention, Mlp, Model, SelfAtt
 from foretrace.models.parameters import active_parameters, layer_parameters, norm_parameters, parameters
 from foretrace.models.ranges import format_ranges, parse_ranges
 from foretrace.models.write_spec import model_spec
-from foretrace.workload.from_megatron import job_from_megatron
+from foretrace.workload.launch.megatron import job_from_megatron
 from foretrace.workload.job_file import read_job
-from foretrace.workload.shell_words import read_script
+from foretrace.workload.launch.shell_words import read_script
 from foretrace.workload.write_job import JobDraft, job_text
 
 SMALL = st.integers(1, 8)

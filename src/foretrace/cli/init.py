@@ -90,7 +90,7 @@ def _from_hf(path: Path, cluster: str | None) -> JobDraft:
 
 def _from_megatron(path: Path, cluster: str | None) -> JobDraft:
     from foretrace.models.write_spec import model_spec
-    from foretrace.workload.from_megatron import job_from_megatron
+    from foretrace.workload.launch.megatron import job_from_megatron
     from foretrace.workload.write_job import JobDraft
 
     job = job_from_megatron(path)

@@ -10,7 +10,7 @@ from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.models.model import Mlp, SelfAttention
 from foretrace.models.parameters import parameters
-from foretrace.workload.from_megatron import MegatronJob, job_from_megatron
+from foretrace.workload.launch.megatron import MegatronJob, job_from_megatron
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 

@@ -17,7 +17,7 @@ from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Mo
 from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.workload.constraints import check_split
 from foretrace.workload.job_file import PlanValue
-from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
+from foretrace.workload.launch.arguments import MAX_COUNT, MegatronArgs, read_megatron_args
 from foretrace.workload.plan import (
     FULL_PRECISIONS,
     NARROW_PRECISIONS,

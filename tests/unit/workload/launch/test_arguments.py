@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.workload.megatron_args import MegatronArgs, read_megatron_args
-from foretrace.workload.shell_words import read_script
+from foretrace.workload.launch.arguments import MegatronArgs, read_megatron_args
+from foretrace.workload.launch.shell_words import read_script
 
 
 def read(tmp_path: Path, text: str) -> MegatronArgs:

@@ -1,6 +1,6 @@
 """Reads Megatron-LM's arguments out of a launch script or a file of arguments: names, values and lines.
 
-`foretrace.workload.from_megatron` knows what they mean.
+`foretrace.workload.launch.megatron` knows what they mean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_count
-from foretrace.workload.shell_words import Statement, Word, read_script
+from foretrace.workload.launch.shell_words import Statement, Word, read_script
 
 _HINT = "expected a launch script or a file of arguments: --num-layers 32 --hidden-size 4096 …"
 _SILENT = ("echo", "printf", "exit", "cat", "grep", "mkdir", "sbatch", "#SBATCH", "cd", "source")
