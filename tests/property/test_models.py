@@ -15,8 +15,8 @@ from foretrace.models.model import Experts, LatentAttention, Mlp, Model, SelfAtt
 from foretrace.models.parameters import active_parameters, layer_parameters, norm_parameters, parameters
 from foretrace.models.ranges import format_ranges, parse_ranges
 from foretrace.models.write_spec import model_spec
-from foretrace.workload.launch.megatron import job_from_megatron
 from foretrace.workload.job_file import read_job
+from foretrace.workload.launch.read_launch import read_launch
 from foretrace.workload.launch.shell_words import read_script
 from foretrace.workload.write_job import JobDraft, job_text
 
@@ -133,6 +133,6 @@ def test_any_script_is_read_or_refused(text: str, tmp_path_factory: object) -> N
     path = Path(tmp_path_factory.mktemp("script")) / "train.sh"  # type: ignore[attr-defined]
     path.write_text(text, encoding="utf-8")
     try:
-        job_from_megatron(path)
+        read_launch(path)
     except ForetraceError as refused:
         assert refused.exit_code == 3

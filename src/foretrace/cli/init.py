@@ -1,4 +1,4 @@
-"""`foretrace init`: write a commented job file of a model's name, a Hugging Face configuration or a Megatron script."""
+"""`foretrace init`: write a commented job file of a model's name, a Hugging Face configuration or a launch script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ EXAMPLES = """Examples:
 
 foretrace init --model llama3-70b -o job.yaml
 
-foretrace init --from-megatron train.sh -o job.yaml"""
+foretrace init --from train.sh -o job.yaml
+
+foretrace init --from ds_config.json --model llama3-8b -o job.yaml"""
 
 _LEFT_OUT = ("unused-flags", "not-modelled")
 """Codes of what a launch script says and a job file does not; all else that is noted was guessed."""
@@ -25,10 +27,18 @@ _LEFT_OUT = ("unused-flags", "not-modelled")
 
 def command(
     hf: Annotated[Path | None, typer.Option("--hf", metavar="FILE", help="A config.json of Hugging Face.")] = None,
-    from_megatron: Annotated[
-        Path | None, typer.Option("--from-megatron", metavar="FILE", help="A launch script of Megatron-LM; not run.")
+    launched: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            "--from-megatron",
+            metavar="FILE",
+            help="A launch script or configuration of Megatron-LM, Megatron-Bridge, torchtitan or DeepSpeed; not run.",
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="See foretrace list models.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="A model's name; with --from, where FILE has none.")
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="What it runs on: see foretrace list clusters.")
     ] = None,
@@ -38,12 +48,12 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write a job file to start from: the model, a plan, a cluster, every guess marked."""
-    sources = {"--hf": hf, "--from-megatron": from_megatron, "--model": model}
+    sources = {"--hf": hf, "--from": launched, "--model": None if launched else model}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         problem = "from what?" if not given else f"{' and '.join(given)} cannot both be meant"
         raise UsageError(
-            "missing-argument", problem, hint="one of --hf config.json, --from-megatron train.sh, --model llama3-70b"
+            "missing-argument", problem, hint="one of --hf config.json, --from train.sh, --model llama3-70b"
         )
     if output is not None and output.exists() and not force:
         hint = "another name with -o, or --force to write over it"
@@ -57,8 +67,8 @@ def command(
         hardware.cluster(cluster)
     if hf is not None:
         draft = _from_hf(hf, cluster)
-    elif from_megatron is not None:
-        draft = _from_megatron(from_megatron, cluster)
+    elif launched is not None:
+        draft = _from_launch(launched, model, cluster)
     else:
         draft = _from_name(str(model), cluster)
     text = job_text(draft)
@@ -88,17 +98,20 @@ def _from_hf(path: Path, cluster: str | None) -> JobDraft:
     return JobDraft(model_spec(model), {"seq_len": model.seq_len}, cluster, path.name, notes)
 
 
-def _from_megatron(path: Path, cluster: str | None) -> JobDraft:
+def _from_launch(path: Path, name: str | None, cluster: str | None) -> JobDraft:
+    from foretrace.models import presets
     from foretrace.models.write_spec import model_spec
-    from foretrace.workload.launch.megatron import job_from_megatron
+    from foretrace.workload.launch.read_launch import read_launch
     from foretrace.workload.write_job import JobDraft
 
-    job = job_from_megatron(path)
+    job = read_launch(path, presets.model(name) if name is not None else None)
     guesses, remarks = (
         tuple(note.message + _line(note.where) for note in job.diagnostics if (note.code in _LEFT_OUT) == left_out)
         for left_out in (False, True)
     )
-    return JobDraft(model_spec(job.model), job.plan, cluster, path.name, guesses, job.plan_guesses, remarks)
+    known = presets.is_known(job.model.name) and presets.model(job.model.name) is job.model
+    model = job.model.name if known else model_spec(job.model)
+    return JobDraft(model, job.plan, cluster, path.name, guesses, job.plan_guesses, remarks)
 
 
 def _line(where: str | None) -> str:

@@ -7,5 +7,5 @@ Read `settle.py` first: it makes and checks every choice that a `Plan` leaves op
 `constraints.py` lists the plans that software refuses, and `nearest_plans.py` finds those that a hint names.
 `layers` has what each part of the model then does, and `step_spec.py` the step. `stack.py` and `stacks.py` describe
 software.
-`job_file.py` and `write_job.py` are the YAML of a job; `launch` reads the launch scripts of frameworks.
+`job_file.py` and `write_job.py` are the YAML of a job; `launch` maps plans to options of frameworks.
 """

@@ -1,40 +1,52 @@
-"""Reads Megatron-LM's arguments out of a launch script or a file of arguments: names, values and lines.
+"""Holds the options of a launch script or configuration file: names, values and lines.
 
-`foretrace.workload.launch.megatron` knows what they mean.
+The modules of frameworks know what the options mean. Words of a script are found by `shell_words`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.files import read_whole
+from foretrace.basics.errors import Diagnostic, InputError, shortened
 from foretrace.basics.units import parse_count
-from foretrace.workload.launch.shell_words import Statement, Word, read_script
+from foretrace.workload.launch.shell_words import Script, Statement, Word, read_script
 
-_HINT = "expected a launch script or a file of arguments: --num-layers 32 --hidden-size 4096 …"
+HINT = "expected a launch script or a file of arguments: --num-layers 32 --hidden-size 4096 …"
 _SILENT = ("echo", "printf", "exit", "cat", "grep", "mkdir", "sbatch", "#SBATCH", "cd", "source")
-"""Commands whose options are not Megatron's."""
-_MAX_BYTES = 1_000_000
+"""Commands whose options are not a framework's."""
+MAX_BYTES = 1_000_000
+"""The largest script or configuration: people write thousandths of it."""
 MAX_COUNT = 10**9
+_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The values after an option, and its line."""
+    """The values after an option, and its line; 0 where lines are not known."""
 
     values: tuple[str, ...]
     line: int
+    spelled: str = ""
+    """The option as the file has it, where that is not its name here."""
 
 
 @dataclass(frozen=True, slots=True)
-class MegatronArgs:
-    """Options by name, as typed after the dashes but with `-` for `_`; the last one of a name counts."""
+class Arguments:
+    """Options by name; the last one of a name counts.
+
+    Names are those of a framework's option table. Megatron's are typed after the dashes, with `-` for `_`.
+    """
 
     path: str
     options: dict[str, Argument]
-    diagnostics: tuple[Diagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+    prefix: str = "--"
+    """Stands before a name where errors show it."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """Names as errors show them, where they are spelled in another way."""
+    decided: frozenset[str] | None = None
+    """The options that the file decides, on or off, where others are as elsewhere; None: all."""
 
     def __contains__(self, name: str) -> bool:
         """Whether the option is given, and with values that are known."""
@@ -42,7 +54,13 @@ class MegatronArgs:
 
     def where(self, name: str) -> str:
         """The file, and the line of the option where it is given."""
-        return f"{self.path}:{self.options[name].line}" if name in self.options else self.path
+        line = self.options[name].line if name in self.options else 0
+        return f"{self.path}:{line}" if line else self.path
+
+    def shown(self, name: str) -> str:
+        """The option as the file spells it."""
+        given = self.options.get(name)
+        return (given.spelled if given else "") or self.spellings.get(name) or f"{self.prefix}{name}"
 
     def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_COUNT) -> int:
         """A whole number; without a default it must be given."""
@@ -51,15 +69,16 @@ class MegatronArgs:
                 return default
             unknown = name in self.options
             code, problem = (
-                ("unset-variable", f"the value of --{name} is not in this file")
+                ("unset-variable", f"the value of {self.shown(name)} is not in this file")
                 if unknown
-                else ("missing-field", f"--{name} is missing")
+                else ("missing-field", f"{self.shown(name)} is missing")
             )
-            raise InputError(code, problem, where=self.where(name), hint=_HINT)
+            raise InputError(code, problem, where=self.where(name), hint=HINT)
         value = parse_count(self.text(name, ""), where=self.where(name))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
-            raise InputError("out-of-range", f"--{name} {value:,} cannot be meant", where=self.where(name), hint=hint)
+            problem = f"{self.shown(name)} {value:,} cannot be meant"
+            raise InputError("out-of-range", problem, where=self.where(name), hint=hint)
         return value
 
     def text(self, name: str, default: str) -> str:
@@ -68,27 +87,49 @@ class MegatronArgs:
             return default
         values = self.options[name].values
         if not values:
-            raise InputError("missing-field", f"--{name} needs a value", where=self.where(name))
+            raise InputError("missing-field", f"{self.shown(name)} needs a value", where=self.where(name))
         return values[0]
 
+    def flag(self, name: str, default: bool) -> bool:
+        """Yes or no; an option without a value is a yes."""
+        if name not in self:
+            return default
+        values = self.options[name].values
+        if not values:
+            return True
+        if values[0].lower() not in _WORDS:
+            problem = f'{self.shown(name)} "{shortened(values[0])}" is neither true nor false'
+            raise InputError("bad-value", problem, where=self.where(name), hint="expected true or false")
+        return _WORDS[values[0].lower()]
 
-def read_megatron_args(path: str | Path) -> MegatronArgs:
-    """The arguments of a script: those of its commands, or, where it has none, those in its variables."""
-    data = read_whole(path, "launch script", _HINT)
-    text = data[:_MAX_BYTES].decode("utf-8-sig", "replace").replace("\r\n", "\n")
-    if len(data) > _MAX_BYTES or "\0" in text:
-        raise InputError("wrong-format", "this is no launch script", where=str(path), hint=_HINT)
-    script = read_script(text, str(path))
+
+def script_of(text: str, path: str) -> Script:
+    """Reads the words of a launch script.
+
+    Raises:
+        InputError: The text is too long for a script, or is not text.
+    """
+    if len(text) > MAX_BYTES or "\0" in text:
+        raise InputError("wrong-format", "this is no launch script", where=path, hint=HINT)
+    return read_script(text.replace("\r\n", "\n"), path)
+
+
+def script_arguments(script: Script, expected: str = "num-layers") -> Arguments:
+    """Returns the options of a script's commands, or, where these lack the `expected` one, those in its variables."""
     options: dict[str, Argument] = {}
-    for words in script.commands:
-        if words and words[0].text not in _SILENT:
-            options |= _options(words)
-    if "num-layers" not in options:
+    for words in commands(script):
+        options |= _options(words)
+    if expected not in options:
         for words in script.variables.values():
             options |= _options(words)
     if not options:
-        raise InputError("wrong-format", "no arguments are found", where=str(path), hint=_HINT)
-    return MegatronArgs(str(path), options, tuple(script.diagnostics))
+        raise InputError("wrong-format", "no arguments are found", where=script.path, hint=HINT)
+    return Arguments(script.path, options, tuple(script.diagnostics))
+
+
+def commands(script: Script) -> Iterable[Statement]:
+    """Yields the commands of a script that may start a framework."""
+    return (words for words in script.commands if words and words[0].text not in _SILENT)
 
 
 def _options(words: Statement) -> dict[str, Argument]:

@@ -1,57 +1,70 @@
-"""Turns Megatron-LM's arguments into a model and the fields of a plan.
+"""Maps plans to the arguments of Megatron-LM, in both directions.
 
-Defaults are those of megatron/training/arguments.py.
+Names and defaults are those of megatron/training/arguments.py and of megatron/core/transformer/transformer_config.py,
+whose fields Megatron-LM takes as arguments.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, get_args
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.models import presets
-from foretrace.models.compose import MAX_LAYERS, compose_layers
-from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
+from foretrace.basics.mesh import DEFAULT_ORDER
+from foretrace.models.model import Model
 from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.workload.constraints import check_split
 from foretrace.workload.job_file import PlanValue
-from foretrace.workload.launch.arguments import MAX_COUNT, MegatronArgs, read_megatron_args
+from foretrace.workload.launch.megatron_model import read_model, unexpressed_parts
+from foretrace.workload.launch.rules import (
+    DIVISION,
+    LaunchedJob,
+    LaunchFormat,
+    Options,
+    Reading,
+    Rule,
+    count_rule,
+    flag_rule,
+    stack_rule,
+)
+from foretrace.workload.layout import Layout
 from foretrace.workload.plan import (
     FULL_PRECISIONS,
     NARROW_PRECISIONS,
     WORD_LISTS,
+    WORDS,
     GradDtype,
     MasterDtype,
     MomentDtype,
     Plan,
 )
+from foretrace.workload.setting import Setting
 
-_POSITIONS: Final[dict[str, PositionKind]] = {
-    **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
-    "learned_absolute": "learned",
-    "none": "none",
-}
+_TP: Final = "tensor-model-parallel-size"
+_PP: Final = "pipeline-model-parallel-size"
 _FP8_RECIPES: Final = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
-_COUNTS: Final = {
-    "mbs": "micro-batch-size",
-    "gbs": "global-batch-size",
-    "seq_len": "seq-length",
-    "tp": "tensor-model-parallel-size",
-    "cp": "context-parallel-size",
-    "pp": "pipeline-model-parallel-size",
-    "ep": "expert-model-parallel-size",
-    "offload_layers": "cpu-offloading-num-layers",
-}
-"""Fields of a plan and the options that give them."""
+_FP8_FORMATS: Final = {"fp8": "hybrid", "fp8_block": "e4m3", "mxfp8": "e4m3"}
+"""Formats of 8-bit operands that Megatron-Bridge's recipes take (training/mixed_precision.py)."""
 _UNREAD: Final = {
     "window-size": "windows of attention are not read: give attention: window",
     "spec": "a specification of layers in code is not read: its layers are taken as standard ones",
     "moe-expert-capacity-factor": "dropped and padded tokens are not modelled: experts are taken as balanced",
 }
 """Options that change the work and are not followed."""
+TORCHRUN: Final = (
+    "rdzv-id",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "master-addr",
+    "master-port",
+    "node-rank",
+    "standalone",
+    "m",
+)
+"""Options of torchrun that say where ranks meet."""
+_HELPERS: Final = ("moe-grouped-gemm", "fp4-recipe", "cpu-offloading", "use-mcore-models", "transformer-impl")
+"""Options that only enable what others, or the stack, say."""
 _LAYOUT: Final = "pipeline-model-parallel-layout"
+_CHUNKS: Final = "num-virtual-stages-per-pipeline-rank"
 _ACCOUNT_FOR: Final = "account-for-{}-in-pipeline-split"
 _END_STAGES: Final = {
     "first_stage_layers": "decoder-first-pipeline-num-layers",
@@ -66,263 +79,103 @@ _STATE_DTYPES: Final = {
     **dict.fromkeys(("exp-avg-dtype", "exp-avg-sq-dtype"), get_args(MomentDtype)),
 }
 """Options of the precision-aware optimizer, and the dtypes they take."""
+_MAPPED_ORDER: Final = "tp-cp-ep-pp-dp"
+"""The order of `--use-tp-pp-dp-mapping`, the only other one that an option gives (training/initialize.py)."""
+_SCHEDULES: Final = ("1f1b", "interleaved-1f1b")
+"""The schedules of megatron/core/pipeline_parallel/schedules.py."""
 
 
-@dataclass(frozen=True, slots=True)
-class MegatronJob:
-    """A job as a launch script describes it.
-
-    A model, fields of `Plan` by name, which of these are guessed and why, and notes on what else was guessed or left
-    out.
-    """
-
-    model: Model
-    plan: dict[str, PlanValue]
-    plan_guesses: dict[str, str]
-    diagnostics: tuple[Diagnostic, ...]
-
-
-@dataclass(slots=True)
-class _Reading:
-    args: MegatronArgs
-    notes: list[Diagnostic] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
-    plan_guesses: dict[str, str] = field(default_factory=dict)
-
-    def say(self, code: str, message: str, name: str = "") -> None:
-        self.notes.append(Diagnostic("note", code, message, self.args.where(name)))
-
-    def has(self, *names: str) -> bool:
-        self.asked.update(names)
-        return any(name in self.args for name in names)
-
-    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_COUNT) -> int:
-        self.asked.add(name)
-        return self.args.count(name, default, least=least, most=most)
-
-    def text(self, name: str, default: str) -> str:
-        self.asked.add(name)
-        return self.args.text(name, default)
-
-    @property
-    def unused(self) -> list[str]:
-        """The options of the script that nothing was read from, in its order."""
-        return [f"--{name}" for name in self.args.options if name not in self.asked]
-
-
-def job_from_megatron(path: str | Path) -> MegatronJob:
-    """The model and plan of a launch script or a file of arguments."""
-    reading = _Reading(read_megatron_args(path))
-    model = _model(reading)
-    plan = {**_sizes(reading), **_stages(reading, model), **_habits(reading)}
+def job_from_megatron(reading: Reading) -> LaunchedJob:
+    """Returns the model and plan of Megatron's arguments."""
+    if reading.model is None:
+        reading.model = read_model(reading)
+    elif reading.has("num-layers"):
+        _compare_models(reading, reading.model)
+    plan = MEGATRON_LM.read(reading)
     for name, consequence in _UNREAD.items():
         if reading.has(name):
-            reading.say("field-ignored", f"--{name}: {consequence}", name)
-    unknown = [
-        Diagnostic(
-            "warning",
-            "field-ignored",
-            f"--{name} has a value that is not in this file: left out",
-            reading.args.where(name),
-        )
-        for name in sorted(reading.asked)
-        if name in reading.args.options and name not in reading.args
-    ]
-    if reading.unused:
-        reading.say("unused-flags", f"not used: {' '.join(reading.unused)}")
-    guesses = [diagnostic for diagnostic in reading.args.diagnostics if diagnostic.level == "note"]
-    return MegatronJob(model, plan, reading.plan_guesses, (*unknown, *guesses, *reading.notes))
+            reading.say("field-ignored", f"{reading.args.shown(name)}: {consequence}", name)
+    reading.ignore(*TORCHRUN, *_HELPERS)
+    return LaunchedJob(reading.model, plan, reading.plan_guesses, reading.diagnostics)
 
 
-def _model(reading: _Reading) -> Model:
-    count, hidden = reading.count("num-layers", most=MAX_LAYERS), reading.count("hidden-size")
-    rms = reading.text("normalization", "LayerNorm") == "RMSNorm"
-    kind = _position_kind(reading)
-    experts = _experts(reading, hidden)
-    dense = _dense_layers(reading, count) if experts else frozenset()
-    layers = compose_layers(count, _attention(reading, hidden, kind), _mlp(reading, hidden), experts, dense=dense)
-    name = Path(reading.args.path).stem
-    return Model(
-        name=name,
-        hidden=hidden,
-        layers=layers,
-        vocab=_vocab(reading),
-        norm="rmsnorm" if rms else "layernorm",
-        tied=not reading.has("untie-embeddings-and-output-weights"),
-        positions=reading.count("max-position-embeddings") if kind == "learned" else 0,
-        position_kind=kind,
-        mtp=reading.count("mtp-num-layers", 0, least=0),
-        dropout=_drops(reading),
-        seq_len=reading.count("seq-length", 4096),
-        title=name,
-        sources=(reading.args.path,),
-    )
+def _compare_models(reading: Reading, model: Model) -> None:
+    """Reports where arguments describe another model than the given one, which is taken."""
+    described = Reading(reading.args)
+    parts = unexpressed_parts(model, read_model(described))
+    reading.ignore(*described.asked)
+    if parts:
+        text = f"the model is {model.name}, as asked; the arguments describe another: {', '.join(parts)} differ"
+        reading.notes.append(Diagnostic("warning", "conflicting-values", text, reading.args.where("num-layers")))
 
 
-def _drops(reading: _Reading) -> bool:
-    if not reading.has("hidden-dropout") or not reading.has("attention-dropout"):
-        reading.say("assumed", "--hidden-dropout or --attention-dropout is not given: Megatron's default, 0.1")
-    try:
-        return any(float(reading.text(name, "0.1")) > 0 for name in ("hidden-dropout", "attention-dropout"))
-    except ValueError:
-        raise InputError("bad-value", "a dropout is no number", where=reading.args.where("hidden-dropout")) from None
+def read_gpus(reading: Reading) -> dict[str, PlanValue]:
+    """Returns the GPUs that torchrun starts ranks on."""
+    if not reading.has("nproc-per-node") or not reading.has("nnodes"):
+        return {}
+    reading.plan_guesses["gpus"] = "--nproc-per-node times --nnodes"
+    return {"gpus": reading.count("nproc-per-node") * reading.count("nnodes")}
 
 
-def _position_kind(reading: _Reading) -> PositionKind:
-    if reading.has("use-rotary-position-embeddings"):
-        return "rope"
-    text = reading.text("position-embedding-type", "learned_absolute")
-    if text not in _POSITIONS:
-        problem = f'--position-embedding-type "{text}" is not known'
-        raise InputError(
-            "unknown-name", problem, where=reading.args.where("position-embedding-type"), hint=" ".join(_POSITIONS)
-        )
-    return _POSITIONS[text]
+def _read_sequence_parallel(reading: Reading) -> dict[str, PlanValue]:
+    given = reading.has("sequence-parallel")
+    return {"sequence_parallel": given} if reading.count(_TP, 1) > 1 else {}
 
 
-def _attention(reading: _Reading, hidden: int, kind: PositionKind) -> SelfAttention | LatentAttention:
-    heads = reading.count("num-attention-heads")
-    if reading.has("multi-latent-attention"):
-        return LatentAttention(
-            heads,
-            reading.count("q-lora-rank") if reading.has("q-lora-rank") else None,
-            reading.count("kv-lora-rank", 32),
-            reading.count("qk-head-dim", 128),
-            reading.count("qk-pos-emb-head-dim", 64),
-            reading.count("v-head-dim", 128),
-        )
-    if hidden % heads and not reading.has("kv-channels"):
-        problem = f"--hidden-size {hidden} is no multiple of --num-attention-heads {heads}"
-        raise InputError("not-divisible", problem, where=reading.args.where("hidden-size"), hint="give --kv-channels")
-    groups = reading.count("num-query-groups", 1) if reading.has("group-query-attention") else heads
-    if heads % groups:
-        problem = f"--num-attention-heads {heads} is no multiple of --num-query-groups {groups}"
-        raise InputError("not-divisible", problem, where=reading.args.where("num-query-groups"))
-    bias = not reading.has("disable-bias-linear")
-    return SelfAttention(
-        heads,
-        groups,
-        reading.count("kv-channels", hidden // heads),
-        qkv_bias=bias or reading.has("add-qkv-bias"),
-        out_bias=bias,
-        qk_norm=reading.has("qk-layernorm"),
-        rope=kind == "rope",
-    )
+def _write_expert_axes(setting: Setting) -> Options:
+    plan = setting.plan
+    if not setting.model.has_experts:
+        return {}
+    return {"expert-model-parallel-size": plan.ep, "expert-tensor-parallel-size": plan.etp}
 
 
-def _activation(reading: _Reading) -> tuple[bool, Activation]:
-    if reading.has("swiglu"):
-        return True, "silu"
-    return False, "relu2" if reading.has("squared-relu") else "gelu"
-
-
-def _mlp(reading: _Reading, hidden: int) -> Mlp:
-    gated, activation = _activation(reading)
-    # Megatron keeps the size of three matrices near that of two, in multiples of 64.
-    guess = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
-    ffn = reading.count("ffn-hidden-size", guess)
-    if not reading.has("ffn-hidden-size"):
-        reading.say("assumed", f"--ffn-hidden-size is not given: Megatron's default, {guess:,}")
-    return Mlp(ffn, gated, activation, not reading.has("disable-bias-linear"))
-
-
-def _experts(reading: _Reading, hidden: int) -> Experts | None:
-    if not reading.has("num-experts"):
-        return None
-    gated, activation = _activation(reading)
-    dense = _mlp(reading, hidden)
-    bias = not reading.has("disable-bias-linear")
-    count, topk = reading.count("num-experts"), reading.count("moe-router-topk", 2)
-    if topk > count:
-        where = reading.args.where("moe-router-topk")
-        raise InputError("out-of-range", f"a token cannot go to {topk} of {count} experts", where=where)
-    shared = reading.count("moe-shared-expert-intermediate-size", 0, least=0)
-    groups = reading.count("moe-router-num-groups", 1)
-    return Experts(
-        count,
-        topk,
-        Mlp(reading.count("moe-ffn-hidden-size", dense.ffn), gated, activation, bias),
-        Mlp(shared, gated, activation, bias) if shared else None,
-        shared_gate=reading.has("moe-shared-expert-gate"),
-        router_bias=reading.has("moe-router-enable-expert-bias"),
-        groups=groups,
-        topk_groups=reading.count("moe-router-group-topk", groups, most=groups),
-    ).checked(reading.args.where("moe-router-num-groups"))
-
-
-def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
-    """Layers without experts: `--moe-layer-freq` 2 leaves out the odd ones, `([0]*3+[1]*58)` says each."""
-    text = reading.text("moe-layer-freq", "1").replace(" ", "")
-    if text.isdecimal() and int(text):
-        return frozenset(number for number in range(count) if number % int(text))
-    pattern: list[int] = []
-    if re.fullmatch(r"\(?\[[01,]+\](\*\d{1,5})?(\+\[[01,]+\](\*\d{1,5})?)*\)?", text):
-        for flags, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", text):
-            pattern += [int(flag) for flag in flags.split(",") if flag] * int(times or 1)
-    if len(pattern) != count:
-        problem = f"--moe-layer-freq {text} does not say which of {count} layers have experts"
-        raise InputError(
-            "bad-value", problem, where=reading.args.where("moe-layer-freq"), hint="e.g. 1 or ([0]*3+[1]*58)"
-        )
-    return frozenset(number for number, has_experts in enumerate(pattern) if not has_experts)
-
-
-def _vocab(reading: _Reading) -> int:
-    if reading.has("vocab-size"):
-        # The null tokenizer adds one token of its own.
-        return reading.count("vocab-size") + (reading.text("tokenizer-type", "") == "NullTokenizer")
-    if reading.has("padded-vocab-size"):
-        return reading.count("padded-vocab-size")
-    # pretrain_gpt.py takes GPT-2's tokenizer where none is named.
-    tokenizer, named = reading.text("tokenizer-type", "GPT2BPETokenizer"), reading.text("tokenizer-model", "")
-    if tokenizer == "GPT2BPETokenizer":
-        size, why = 50257, "GPT-2's tokenizer"
-    elif tokenizer == "Llama2Tokenizer":
-        size, why = 32000, "Llama 2's tokenizer"
-    elif named and presets.is_known(named):
-        size, why = presets.model(named).vocab, f"that of {presets.model(named).name}"
-    else:
-        raise InputError(
-            "missing-field",
-            "--vocab-size is missing, and the tokenizer does not tell",
-            where=reading.args.where("tokenizer-type"),
-            hint="add --vocab-size to the script: the entries of the tokenizer",
-        )
-    reading.say("guessed", f"--vocab-size is not given: taken as {size:,}, {why}")
-    return size
-
-
-def _sizes(reading: _Reading) -> dict[str, PlanValue]:
-    """Axes and batches; only what is given, or what a default of Megatron's makes different from a plan's."""
+def _read_expert_axes(reading: Reading) -> dict[str, PlanValue]:
     plan: dict[str, PlanValue] = {}
-    if reading.has("nproc-per-node") and reading.has("nnodes"):
-        plan["gpus"] = reading.count("nproc-per-node") * reading.count("nnodes")
-        reading.plan_guesses["gpus"] = "--nproc-per-node times --nnodes"
-    for name, option in _COUNTS.items():
-        if reading.has(option):
-            plan[name] = reading.count(option)
-    tp = reading.count(_COUNTS["tp"], 1)
-    if reading.has("use-tp-pp-dp-mapping"):  # training/initialize.py: the only other order that an option gives
-        plan["rank_order"] = "tp-cp-ep-pp-dp"
-    if tp > 1:
-        plan["sequence_parallel"] = reading.has("sequence-parallel")
-    if reading.has("num-experts"):
-        plan["etp"] = reading.count("expert-tensor-parallel-size", tp)
-        if tp > 1 and not reading.has("expert-tensor-parallel-size"):
-            reading.plan_guesses["etp"] = "--expert-tensor-parallel-size is not given: that of tensor parallelism"
-    if reading.has("cp-comm-type"):
-        kind = reading.text("cp-comm-type", "p2p")
-        plan["cp_comm"] = kind if kind in ("p2p", "all_gather", "a2a") else "p2p"
-        if kind != plan["cp_comm"]:
-            reading.say("replaced-option", f"--cp-comm-type {kind} is taken as p2p", "cp-comm-type")
+    if reading.has("expert-model-parallel-size"):
+        plan["ep"] = reading.count("expert-model-parallel-size")
+    option, tp = "expert-tensor-parallel-size", reading.count(_TP, 1)
+    if reading.model is not None and reading.model.has_experts:
+        plan["etp"] = reading.count(option, tp)
+        if tp > 1 and not reading.has(option):
+            reading.plan_guesses["etp"] = f"{reading.args.shown(option)} is not given: that of tensor parallelism"
     return plan
 
 
-def _stages(reading: _Reading, model: Model) -> dict[str, PlanValue]:
+def _read_cp_comm(reading: Reading) -> dict[str, PlanValue]:
+    if not reading.has("cp-comm-type"):
+        return {}
+    kind = reading.text("cp-comm-type", "p2p")
+    if kind in WORDS["cp_comm"]:
+        return {"cp_comm": kind}
+    reading.say("replaced-option", f"{reading.args.shown('cp-comm-type')} {kind} is taken as p2p", "cp-comm-type")
+    return {"cp_comm": "p2p"}
+
+
+def _write_division(setting: Setting) -> Options:
+    """Returns how layers are divided among stages and their chunks; a layout says the number of chunks too."""
+    plan, pp = setting.plan, setting.plan.pp
+    options: Options = {_LAYOUT: None, _CHUNKS: None, **dict.fromkeys(_END_STAGES.values())}
+    options |= {_ACCOUNT_FOR.format(end): False for end in WORD_LISTS["account_for"]}
+    if pp == 1:
+        return options
+    if setting.chunks_per_stage > 1:
+        options[_CHUNKS] = setting.chunks_per_stage
+    ends = {option: getattr(plan, name) for name, option in _END_STAGES.items() if getattr(plan, name) is not None}
+    if plan.account_for:
+        return options | {_ACCOUNT_FOR.format(end): True for end in plan.account_for}
+    if ends:
+        return options | ends
+    parts = len(setting.chunks)
+    even = str(Layout.of([len(setting.model.layers) // parts] * parts, setting.model.mtp))
+    return options if setting.layout == even else options | {_LAYOUT: setting.layout, _CHUNKS: None}
+
+
+def _read_division(reading: Reading) -> dict[str, PlanValue]:
     """Returns how the layers are divided among stages and their chunks, checked as Megatron does."""
     plan: dict[str, PlanValue] = {}
-    layers, pp = len(model.layers), reading.count(_COUNTS["pp"], 1)
-    counted = tuple(end for end in ("embedding", "loss") if reading.has(_ACCOUNT_FOR.format(end)))
+    assert reading.model is not None
+    layers, pp = len(reading.model.layers), reading.count(_PP, 1)
+    counted = tuple(end for end in WORD_LISTS["account_for"] if reading.has(_ACCOUNT_FOR.format(end)))
     ends = {name: reading.count(option) for name, option in _END_STAGES.items() if reading.has(option)}
     if pp > 1:
         plan |= {"account_for": counted} if counted else {}
@@ -337,31 +190,193 @@ def _stages(reading: _Reading, model: Model) -> dict[str, PlanValue]:
                 "not-divisible", problem, where=reading.args.where("num-layers-per-virtual-pipeline-stage")
             )
         plan["vpp"] = slots // (pp * each)
-    elif reading.has("num-virtual-stages-per-pipeline-rank"):
-        plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
+    elif reading.has(_CHUNKS):
+        plan["vpp"] = reading.count(_CHUNKS)
     given = next((name for name in (_LAYOUT, *_END_STAGES.values()) if reading.has(name)), "")
     try:
-        check_split(model, Plan(pp, pp=pp, **plan))  # type: ignore[arg-type]  # fields by name
+        check_split(reading.model, Plan(pp, pp=pp, **plan))  # type: ignore[arg-type]  # fields by name
     except InputError as error:
         raise InputError(error.code, error.message, where=reading.args.where(given), hint=error.hint) from None
     return plan
 
 
-def _recompute(reading: _Reading) -> dict[str, PlanValue]:
+def _lack_of_schedule(setting: Setting) -> str | None:
+    if setting.schedule in _SCHEDULES:
+        return None
+    return f"Megatron-core runs {' and '.join(_SCHEDULES)} only"
+
+
+def _lack_of_order(setting: Setting) -> str | None:
+    if setting.mesh.order in (DEFAULT_ORDER, _MAPPED_ORDER):
+        return None
+    return f"Megatron-LM has {DEFAULT_ORDER}, and {_MAPPED_ORDER} as --use-tp-pp-dp-mapping"
+
+
+def _write_zero(setting: Setting) -> Options:
+    """Returns what data-parallel ranks split: the distributed optimizer, or Megatron-FSDP's strategy and groups."""
+    splits = setting.zero > 1
+    strategy = next(name for name, zero in _STRATEGIES.items() if zero == setting.zero)
+    groups = setting.dp * setting.plan.cp // setting.shard if setting.zero == 3 else 1
+    return {
+        "use-distributed-optimizer": setting.zero > 0,
+        "use-megatron-fsdp": splits,
+        "data-parallel-sharding-strategy": strategy if splits else None,
+        "num-distributed-optimizer-instances": groups if groups > 1 else None,
+    }
+
+
+def _read_zero(reading: Reading) -> dict[str, PlanValue]:
+    zero, groups = _zero(reading), "num-distributed-optimizer-instances"
+    count = reading.count(groups, 1)
+    if count == 1:
+        return {"zero": zero}
+    ranks = read_gpus(reading).get("gpus", 0)
+    assert isinstance(ranks, int)
+    ranks //= reading.count(_TP, 1) * reading.count(_PP, 1)
+    if zero == 3 and ranks and ranks % count == 0:
+        return {"zero": zero, "shard": ranks // count}
+    text = f"{reading.args.shown(groups)} {count}: state is taken to be split over all data-parallel ranks"
+    reading.say("not-modelled", text, groups)
+    return {"zero": zero}
+
+
+def _zero(reading: Reading) -> int:
+    # All are asked for, so that none is listed as unused.
+    distributed, strategy = reading.has("use-distributed-optimizer"), "data-parallel-sharding-strategy"
+    reading.has(strategy)
+    if reading.has("use-torch-fsdp2"):
+        return 3
+    if not reading.has("use-megatron-fsdp", "use-custom-fsdp"):
+        return int(distributed)
+    # Without a strategy Megatron splits nothing; FSDP is then meant as it is known.
+    return _STRATEGIES[reading.word(strategy, "optim_grads_params", _STRATEGIES)]
+
+
+def _write_precision(setting: Setting) -> Options:
+    precision = setting.plan.precision
+    recipe = next((name for name, entry in _FP8_RECIPES.items() if entry == precision), None)
+    return {
+        "bf16": precision == "bf16" or precision in NARROW_PRECISIONS,
+        "fp16": precision == "fp16",
+        "fp8-format": _FP8_FORMATS.get(precision),
+        "fp8-recipe": recipe,
+        "fp4-format": "e2m1" if precision == "nvfp4" else None,
+        "fp4-recipe": "nvfp4" if precision == "nvfp4" else None,
+    }
+
+
+def _lack_of_precision(setting: Setting) -> str | None:
+    return "Megatron-LM has no option for products in TF32" if setting.plan.precision == "tf32" else None
+
+
+def _precision(reading: Reading) -> str:
+    base = "bf16" if reading.has("bf16") else "fp16" if reading.has("fp16") else "fp32"
+    if reading.has("fp4-format"):
+        return "nvfp4"
+    if not reading.has("fp8-format", "fp8-hybrid", "fp8-e4m3"):
+        return base
+    return _FP8_RECIPES[reading.word("fp8-recipe", "delayed", _FP8_RECIPES)]
+
+
+def _write_dtypes(setting: Setting) -> Options:
+    """Returns the dtypes of gradients and of the optimizer's state.
+
+    An optimizer on the host has to be the precision-aware one (`validate_args`).
+    """
+    stack = setting.stack
+    master = stack.master_dtype if stack.master_weights else "fp32"
+    aware = stack.optimizer_state_dtype != "fp32" or master != "fp32" or setting.plan.offload_optimizer
+    narrow = stack.gradient_dtype == "bf16"
+    return {
+        "grad-reduce-in-bf16": narrow,
+        "accumulate-allreduce-grads-in-fp32": not narrow,
+        "use-precision-aware-optimizer": aware,
+        "main-grads-dtype": stack.gradient_dtype if aware else None,
+        "main-params-dtype": master if aware else None,
+        "exp-avg-dtype": stack.optimizer_state_dtype if aware else None,
+        "exp-avg-sq-dtype": stack.optimizer_state_dtype if aware else None,
+        "fp8-param-gather": setting.plan.fp8_params,
+    }
+
+
+def _lack_of_dtypes(setting: Setting) -> str | None:
+    stack = setting.stack
+    if stack.gradient_dtype == "bf16" and setting.plan.precision in (*FULL_PRECISIONS, "fp16"):
+        return "Megatron-LM keeps gradients in bf16 only where parameters are"
+    if stack.gradient_dtype == "fp16":
+        return "gradients in fp16 are not read back"
+    if stack.optimizer_state_dtype != "fp32" and not setting.zero:
+        return "only the distributed optimizer is precision-aware"
+    return None
+
+
+def _read_dtypes(reading: Reading) -> dict[str, PlanValue]:
+    """Returns the dtypes of gradients and of the optimizer's state, where they are not the stack's.
+
+    Gradients of bf16 parameters are in fp32 unless told otherwise (`validate_args`).
+    """
+    plan: dict[str, PlanValue] = {}
+    precision, shown = _precision(reading), reading.args.shown
+    aware = reading.has("use-precision-aware-optimizer")
+    options = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    grads, params, first, second = (reading.word(name, "fp32", _STATE_DTYPES[name]) for name in options)
+    wide = reading.has("accumulate-allreduce-grads-in-fp32") and not reading.has(
+        "no-accumulate-allreduce-grads-in-fp32"
+    )
+    if precision == "fp16" and not wide:
+        option = shown("accumulate-allreduce-grads-in-fp32")
+        reading.say("replaced-option", f"gradients are taken as fp32: without {option} they are in fp16", "fp16")
+    narrow = reading.has("grad-reduce-in-bf16") or (aware and grads == "bf16" and not wide)
+    if narrow and precision not in (*FULL_PRECISIONS, "fp16"):
+        plan["grad_dtype"] = "bf16"
+    if aware:
+        if first != second:
+            text = f"{shown('exp-avg-dtype')} {first} and {shown('exp-avg-sq-dtype')} {second}: both are the wider here"
+            reading.say("replaced-option", text, "exp-avg-dtype")
+        plan["moment_dtype"] = max(first, second, key=DTYPE_BYTES.__getitem__)
+        plan["master_dtype"] = params
+    elif reading.has(*options):
+        given = " ".join(shown(name) for name in options if reading.has(name))
+        needed = shown("use-precision-aware-optimizer")
+        reading.say("field-ignored", f"{given}: without effect unless {needed}", options[0])
+    if reading.has("fp8-param-gather") and precision in NARROW_PRECISIONS:
+        plan["fp8_params"] = True
+    return plan
+
+
+def _write_recompute(setting: Setting) -> Options:
+    plan = setting.plan
+    full, part = plan.recompute == "full", plan.recompute_layers
+    method = "uniform" if part is None else "block"
+    return {
+        "recompute-granularity": plan.recompute if plan.recompute != "none" else None,
+        "recompute-method": method if full else None,
+        "recompute-num-layers": (1 if part is None else part) if full else None,
+        "recompute-modules": (plan.recompute_modules if plan.recompute == "selective" else None) or None,
+    }
+
+
+def _lack_of_recompute(setting: Setting) -> str | None:
+    plan = setting.plan
+    if plan.recompute == "full" and plan.recompute_layers == 0:
+        return "Megatron-LM recomputes at least one layer of a stage"
+    empty = plan.recompute == "selective" and plan.recompute_modules == ()
+    return "Megatron-LM recomputes at least one module" if empty else None
+
+
+def _read_recompute(reading: Reading) -> dict[str, PlanValue]:
     """Returns what a plan recomputes: whole layers, those of a block, or parts of all."""
-    granularity = reading.text("recompute-granularity", "selective" if reading.has("recompute-activations") else "none")
-    if granularity not in ("none", "selective", "full"):
-        where = reading.args.where("recompute-granularity")
-        raise InputError(
-            "unknown-name", f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full"
-        )
+    usual = "selective" if reading.has("recompute-activations") else "none"
+    granularity = reading.word("recompute-granularity", usual, ("none", "selective", "full"))
     plan: dict[str, PlanValue] = {"recompute": granularity}
+    count, name = reading.count("recompute-num-layers", 1), reading.args.shown("recompute-num-layers")
     if granularity == "full" and reading.text("recompute-method", "") == "block":
-        plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
-    elif granularity == "full" and (count := reading.count("recompute-num-layers", 1)) > 1:
-        text = f"--recompute-num-layers {count}: layers are recomputed one by one here, not {count} at a time"
+        plan["recompute_layers"] = count
+    elif granularity == "full" and count > 1:
+        text = f"{name} {count}: layers are recomputed one by one here, not {count} at a time"
         reading.say("not-modelled", text, "recompute-num-layers")
-    modules = _modules(reading, "recompute_modules", granularity == "selective", "--recompute-granularity selective")
+    needed = f"{reading.args.shown('recompute-granularity')} selective"
+    modules = _modules(reading, "recompute_modules", granularity == "selective", needed)
     if modules:
         plan["recompute_modules"] = modules
     elif modules is not None:
@@ -369,7 +384,7 @@ def _recompute(reading: _Reading) -> dict[str, PlanValue]:
     return plan
 
 
-def _modules(reading: _Reading, field: str, used: bool, needed: str) -> tuple[str, ...] | None:
+def _modules(reading: Reading, field: str, used: bool, needed: str) -> tuple[str, ...] | None:
     """Returns the modules that an option names and a plan has; None where Megatron does not look at them.
 
     Args:
@@ -379,118 +394,168 @@ def _modules(reading: _Reading, field: str, used: bool, needed: str) -> tuple[st
         needed: The option without which it does not.
     """
     option = field.replace("_", "-")
-    if not reading.has(option) or not (given := reading.args.options[option].values):
+    shown = reading.args.shown(option)
+    if not (given := reading.values(option)):
         return None
     if not used:
-        reading.say("field-ignored", f"--{option} has no effect without {needed}", option)
+        reading.say("field-ignored", f"{shown} has no effect without {needed}", option)
         return None
     others = [module for module in given if module not in WORD_LISTS[field]]
     if others:
-        reading.say("not-modelled", f"--{option}: {', '.join(others)} is not modelled; left out", option)
+        reading.say("not-modelled", f"{shown}: {', '.join(others)} is not modelled; left out", option)
     return tuple(module for module in WORD_LISTS[field] if module in given)
 
 
-def _habits(reading: _Reading) -> dict[str, PlanValue]:
-    """Precision, recomputation, what is split over data-parallel ranks, what overlaps."""
-    plan: dict[str, PlanValue] = {"precision": _precision(reading), "stack": "megatron-core"}
-    plan["zero"] = _zero(reading)
-    plan |= _dtypes(reading, str(plan["precision"]))
-    plan |= _recompute(reading)
-    offloads = reading.has("fine-grained-activation-offloading")
-    if modules := _modules(reading, "offload_modules", offloads, "--fine-grained-activation-offloading"):
-        plan["offload_modules"] = modules
-    # Parts of gradients can only be kept where each backward reduces them (validate_args).
-    plan["grad_overlap"] = reading.has("overlap-grad-reduce") or plan["zero"] in (2, 3)
-    plan["param_overlap"] = reading.has("overlap-param-gather")
-    backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
-    if backend in ("deepep", "hybridep"):
-        plan["dispatcher"] = backend
+def _write_offload(setting: Setting) -> Options:
+    modules = setting.plan.offload_modules
+    return {"fine-grained-activation-offloading": bool(modules), "offload-modules": modules or None}
+
+
+def _read_offload(reading: Reading) -> dict[str, PlanValue]:
+    enabled = "fine-grained-activation-offloading"
+    modules = _modules(reading, "offload_modules", reading.has(enabled), reading.args.shown(enabled))
+    return {"offload_modules": modules} if modules else {}
+
+
+def _read_offload_optimizer(reading: Reading) -> dict[str, PlanValue]:
+    fraction = "optimizer-offload-fraction"
+    if not reading.has("optimizer-cpu-offload"):
+        return {}
+    if reading.text(fraction, "1.0") not in ("1", "1.0"):
+        text = f"{reading.args.shown(fraction)}: all of the optimizer's state is taken to be on the host"
+        reading.say("not-modelled", text, fraction)
+    return {"offload_optimizer": True}
+
+
+def _lack_of_grad_overlap(setting: Setting) -> str | None:
+    """Parts of gradients can only be kept where each backward reduces them (`validate_args`)."""
+    return None if setting.grad_overlap or setting.zero < 2 else "Megatron-FSDP reduces gradients under the backward"
+
+
+def _lack_of_param_overlap(setting: Setting) -> str | None:
+    """`validate_args`: --overlap-param-gather needs --overlap-grad-reduce and the distributed optimizer."""
+    if not setting.param_overlap or not setting.zero or setting.grad_overlap:
+        return None
+    return "Megatron-LM gathers parameters under the forward only if it reduces gradients under the backward"
+
+
+def _write_cuda_graphs(setting: Setting) -> Options:
+    kind = setting.plan.cuda_graphs
+    parts = ("attn", "moe_router", "moe_preprocess") if setting.model.has_experts else ("attn",)
+    scope = {"none": None, "partial": parts, "full": ("full_iteration",)}[kind]
+    implementation = {"none": "none", "partial": "transformer_engine", "full": "local"}[kind]
+    return {"cuda-graph-impl": implementation, "cuda-graph-scope": scope}
+
+
+def _read_cuda_graphs(reading: Reading) -> dict[str, PlanValue]:
     graphs = reading.text("cuda-graph-impl", "none")
-    if reading.text("cuda-graph-scope", "") == "full_iteration":
-        plan["cuda_graphs"] = "full"
-    elif graphs != "none" or reading.has("enable-cuda-graph", "external-cuda-graph"):
-        plan["cuda_graphs"] = "partial"
-    for name, option in (
-        ("tp_overlap", "tp-comm-overlap"),
-        ("moe_overlap", "overlap-moe-expert-parallel-comm"),
-        ("offload_optimizer", "optimizer-cpu-offload"),
-        ("fp8_activation_input", "activation-func-fp8-input-store"),
-    ):
-        if reading.has(option):
-            plan[name] = True
-    if reading.has("optimizer-cpu-offload") and reading.text("optimizer-offload-fraction", "1.0") not in ("1", "1.0"):
-        text = "--optimizer-offload-fraction: all of the optimizer's state is taken to be on the host"
-        reading.say("not-modelled", text, "optimizer-offload-fraction")
-    return plan
+    older = reading.has("enable-cuda-graph", "external-cuda-graph")
+    if "full_iteration" in reading.values("cuda-graph-scope"):
+        return {"cuda_graphs": "full"}
+    return {"cuda_graphs": "partial"} if graphs != "none" or older else {}
 
 
-def _zero(reading: _Reading) -> int:
-    """Returns what data-parallel ranks split: Megatron-FSDP's strategy, or the distributed optimizer."""
-    # Both are asked for, so that neither is listed as unused.
-    distributed, strategy = reading.has("use-distributed-optimizer"), "data-parallel-sharding-strategy"
-    if reading.has("use-torch-fsdp2"):
-        return 3
-    if not reading.has("use-megatron-fsdp", "use-custom-fsdp"):
-        return int(distributed)
-    # Without a strategy Megatron splits nothing; FSDP is then meant as it is known.
-    name = reading.text(strategy, "optim_grads_params")
-    if name not in _STRATEGIES:
-        where = reading.args.where(strategy)
-        raise InputError("unknown-name", f'--{strategy} "{name}" is not known', where=where, hint=" ".join(_STRATEGIES))
-    return _STRATEGIES[name]
+def _write_dispatcher(setting: Setting) -> Options:
+    if not setting.model.has_experts:
+        return {}
+    name = setting.plan.dispatcher
+    backend = None if name == "alltoall" else name
+    return {"moe-token-dispatcher-type": "flex" if backend else name, "moe-flex-dispatcher-backend": backend}
 
 
-def _dtypes(reading: _Reading, precision: str) -> dict[str, PlanValue]:
-    """Returns the dtypes of gradients and of the optimizer's state, where they are not the stack's.
-
-    Gradients of bf16 parameters are in fp32 unless told otherwise (`validate_args`).
-    """
-    plan: dict[str, PlanValue] = {}
-    aware = reading.has("use-precision-aware-optimizer")
-    options = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
-    grads, params, first, second = (_dtype(reading, name) for name in options)
-    wide = reading.has("accumulate-allreduce-grads-in-fp32") and not reading.has(
-        "no-accumulate-allreduce-grads-in-fp32"
-    )
-    if precision == "fp16" and not wide:
-        text = "gradients are taken as fp32: without --accumulate-allreduce-grads-in-fp32 they are in fp16"
-        reading.say("replaced-option", text, "fp16")
-    narrow = reading.has("grad-reduce-in-bf16") or (aware and grads == "bf16" and not wide)
-    if narrow and precision not in (*FULL_PRECISIONS, "fp16"):
-        plan["grad_dtype"] = "bf16"
-    if aware:
-        if first != second:
-            text = f"--exp-avg-dtype {first} and --exp-avg-sq-dtype {second}: both are taken as the wider"
-            reading.say("replaced-option", text, "exp-avg-dtype")
-        plan["moment_dtype"] = max(first, second, key=DTYPE_BYTES.__getitem__)
-        plan["master_dtype"] = params
-    elif reading.has(*options):
-        given = " ".join(f"--{name}" for name in options if reading.has(name))
-        reading.say("field-ignored", f"{given}: without effect unless --use-precision-aware-optimizer", options[0])
-    if reading.has("fp8-param-gather") and precision in NARROW_PRECISIONS:
-        plan["fp8_params"] = True
-    return plan
+def _lack_of_dispatcher(setting: Setting) -> str | None:
+    known = ("alltoall", "deepep", "hybridep")
+    return None if setting.plan.dispatcher in known else f"Megatron-core has {', '.join(known)}"
 
 
-def _dtype(reading: _Reading, name: str) -> str:
-    text = reading.text(name, "fp32")
-    known = _STATE_DTYPES[name]
-    if text not in known:
-        where = reading.args.where(name)
-        raise InputError("unknown-name", f'--{name} "{text}" is not known', where=where, hint=" ".join(known))
-    return text
+def _read_dispatcher(reading: Reading) -> dict[str, PlanValue]:
+    if reading.model is not None and reading.model.has_experts:
+        reading.has("moe-token-dispatcher-type")  # the backend says which
+    backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
+    return {"dispatcher": backend} if backend in ("deepep", "hybridep") else {}
 
 
-def _precision(reading: _Reading) -> str:
-    base = "bf16" if reading.has("bf16") else "fp16" if reading.has("fp16") else "fp32"
-    if reading.has("fp4-format"):
-        return "nvfp4"
-    if not reading.has("fp8-format", "fp8-hybrid", "fp8-e4m3"):
-        return base
-    recipe = reading.text("fp8-recipe", "delayed")
-    if recipe not in _FP8_RECIPES:
-        where = reading.args.where("fp8-recipe")
-        raise InputError(
-            "unknown-name", f'--fp8-recipe "{recipe}" is not known', where=where, hint=" ".join(_FP8_RECIPES)
-        )
-    return _FP8_RECIPES[recipe]
+def _lack_of_tp_overlap(setting: Setting) -> str | None:
+    if not setting.plan.tp_overlap or setting.sequence_parallel:
+        return None
+    return "Megatron-LM overlaps tp collectives only under sequence parallelism"
+
+
+MEGATRON_LM: Final = LaunchFormat(
+    name="megatron-lm",
+    title="Megatron-LM",
+    stacks=("megatron-core",),
+    reads_as="megatron-core",
+    rules=(
+        Rule(("gpus",), lambda _: {}, read_gpus),  # torchrun's, which the launcher writes
+        count_rule("mbs", "micro-batch-size"),
+        count_rule("gbs", "global-batch-size"),
+        count_rule("seq_len", "seq-length"),
+        count_rule("tp", _TP),
+        count_rule("cp", "context-parallel-size"),
+        count_rule("pp", _PP),
+        count_rule("offload_layers", "cpu-offloading-num-layers", least=0, off=0),
+        Rule(
+            ("sequence_parallel",),
+            lambda setting: {"sequence-parallel": setting.sequence_parallel},
+            _read_sequence_parallel,
+        ),
+        Rule(("ep", "etp"), _write_expert_axes, _read_expert_axes),
+        Rule(
+            ("cp_comm",),
+            lambda setting: {"cp-comm-type": setting.plan.cp_comm if setting.plan.cp > 1 else None},
+            _read_cp_comm,
+        ),
+        Rule(("vpp", *DIVISION), _write_division, _read_division),
+        Rule(("schedule",), lambda _: {}, lambda _: {}, _lack_of_schedule),  # follows from the chunks
+        Rule(
+            ("rank_order",),
+            lambda setting: {"use-tp-pp-dp-mapping": setting.mesh.order == _MAPPED_ORDER},
+            lambda reading: {"rank_order": _MAPPED_ORDER} if reading.has("use-tp-pp-dp-mapping") else {},
+            _lack_of_order,
+        ),
+        Rule(
+            ("precision",),
+            _write_precision,
+            lambda reading: {"precision": _precision(reading)},
+            _lack_of_precision,
+            _write_precision,  # of products in TF32: parameters in fp32
+        ),
+        stack_rule("megatron-core", {"megatron-core": "Megatron-core with Transformer Engine"}),
+        Rule(("zero", "shard"), _write_zero, _read_zero),
+        Rule(
+            ("grad_dtype", "master_dtype", "moment_dtype", "fp8_params"), _write_dtypes, _read_dtypes, _lack_of_dtypes
+        ),
+        Rule(
+            ("recompute", "recompute_layers", "recompute_modules"),
+            _write_recompute,
+            _read_recompute,
+            _lack_of_recompute,
+        ),
+        Rule(("offload_modules",), _write_offload, _read_offload),
+        Rule(
+            ("grad_overlap",),
+            lambda setting: {"overlap-grad-reduce": setting.grad_overlap or setting.zero > 1},
+            lambda reading: {"grad_overlap": reading.has("overlap-grad-reduce") or _zero(reading) > 1},
+            _lack_of_grad_overlap,
+        ),
+        Rule(
+            ("param_overlap",),
+            lambda setting: {"overlap-param-gather": setting.param_overlap and setting.zero > 0},
+            lambda reading: {"param_overlap": reading.has("overlap-param-gather")},
+            _lack_of_param_overlap,
+        ),
+        Rule(("dispatcher",), _write_dispatcher, _read_dispatcher, _lack_of_dispatcher),
+        Rule(("cuda_graphs",), _write_cuda_graphs, _read_cuda_graphs),
+        flag_rule("tp_overlap", "tp-comm-overlap", _lack_of_tp_overlap),
+        flag_rule("moe_overlap", "overlap-moe-expert-parallel-comm"),
+        Rule(
+            ("offload_optimizer",),
+            lambda setting: {"optimizer-cpu-offload": setting.plan.offload_optimizer},
+            _read_offload_optimizer,
+        ),
+        flag_rule("fp8_activation_input", "activation-func-fp8-input-store"),
+    ),
+    fixed={"reshard": True, "prefetch": 1, "pp_overlap": False, "documents": None, "routing": 1.0},
+)
+"""Megatron-LM's arguments as `pretrain_gpt.py` takes them."""

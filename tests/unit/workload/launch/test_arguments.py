@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.workload.launch.arguments import MegatronArgs, read_megatron_args
+from foretrace.workload.launch.arguments import Arguments, script_arguments, script_of
+from foretrace.workload.launch.read_launch import read_launch
 from foretrace.workload.launch.shell_words import read_script
 
 
-def read(tmp_path: Path, text: str) -> MegatronArgs:
+def read(tmp_path: Path, text: str) -> Arguments:
     path = tmp_path / "train.sh"
     path.write_text(text, encoding="utf-8")
-    return read_megatron_args(path)
+    return script_arguments(script_of(path.read_text(encoding="utf-8"), str(path)))
 
 
 def test_a_file_of_arguments(tmp_path: Path) -> None:
@@ -121,4 +122,4 @@ def test_values_that_cannot_be_meant(text: str, problem: str, tmp_path: Path) ->
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
-        read_megatron_args(tmp_path / "train.sh")
+        read_launch(tmp_path / "train.sh")

@@ -10,7 +10,8 @@ from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.models.model import Mlp, SelfAttention
 from foretrace.models.parameters import parameters
-from foretrace.workload.launch.megatron import MegatronJob, job_from_megatron
+from foretrace.workload.launch.read_launch import read_launch
+from foretrace.workload.launch.rules import LaunchedJob
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 
@@ -31,10 +32,10 @@ DEEPSEEK = """
 """
 
 
-def read(tmp_path: Path, text: str) -> MegatronJob:
+def read(tmp_path: Path, text: str) -> LaunchedJob:
     path = tmp_path / "train.sh"
     path.write_text(text, encoding="utf-8")
-    return job_from_megatron(path)
+    return read_launch(path)
 
 
 def quoted(text: str) -> str:
@@ -341,3 +342,13 @@ def test_what_changes_memory_and_is_not_followed_is_reported(words: str, code: s
 
 def test_parameters_are_in_8_bits_only_where_products_are(tmp_path: Path) -> None:
     assert "fp8_params" not in read(tmp_path, GPT + "--bf16 --fp8-param-gather").plan
+
+
+def test_a_given_model_counts_and_another_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(LLAMA.replace("\n", " "), encoding="utf-8")
+    same = read_launch(path, presets.model("llama3-70b"))
+    assert same.diagnostics == ()
+    other = read_launch(path, presets.model("llama3-8b"))
+    assert other.model is presets.model("llama3-8b")
+    assert {note.code for note in other.diagnostics} == {"conflicting-values"}
