@@ -59,6 +59,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "output-overwrites-input": "An output would replace an input or another output.",
         "folder-in-use": "A folder that was written to held files before.",
         "not-expressible": "A plan has something that the format to be written has no place for.",
+        "not-launchable": "No framework whose launch arguments are known runs the plan, or the named one does not.",
         "lossy-format": "The file that was written says something only in part, or in another way.",
         "needs-option": "The file that was written cannot say something that an option must say when it is simulated.",
     },

@@ -12,15 +12,23 @@ from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_traces
 from foretrace.cli.groups import JOB, MACHINE, MachineOptions, OutputOptions, check_outputs, takes
 from foretrace.cli.predict import EXPLAINED
-from foretrace.export.generate import generate_aicb, generate_answer, generate_program
+from foretrace.export.generate import (
+    GeneratedFile,
+    generate_aicb,
+    generate_answer,
+    generate_launch,
+    generate_program,
+)
 from foretrace.inputs.registry import open_model
-from foretrace.report.generate import generated_json, print_generated
+from foretrace.report.generate import generated_json, print_generated, print_launch
 
 EXAMPLES = """Examples:
 
 foretrace generate llama3-70b --gpus 512 --tp 8 --pp 4 --gbs 1024 --cluster h100-dgx -o llama3-70b.txt
 
-foretrace generate llama3-8b --gpus 8 --tp 2 --format program -o llama3-8b.foretrace"""
+foretrace generate llama3-8b --gpus 8 --tp 2 --format program -o llama3-8b.foretrace
+
+foretrace generate llama3-70b --gpus 512 --tp 4 --pp 4 --gbs 1024 --cluster h100-dgx --format launch"""
 
 
 class Format(StrEnum):
@@ -29,6 +37,7 @@ class Format(StrEnum):
     AICB = "aicb"
     TRACE = "megatron-trace"
     PROGRAM = "program"
+    LAUNCH = "launch"
 
 
 class Detail(StrEnum):
@@ -47,6 +56,14 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="OUT", help="Where: a file, or a folder of traces.")
     ] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--framework",
+            metavar="NAME",
+            help="launch: megatron-lm, megatron-bridge, torchtitan, torchtitan-toml or deepspeed; else the stack's.",
+        ),
+    ] = None,
     detail: Annotated[Detail, typer.Option("--detail", help="program: what is one op.")] = Detail.SEGMENT,
     exposed_only: Annotated[
         bool, typer.Option("--exposed-only", help="aicb: leave out collectives that run next to gradients.")
@@ -56,12 +73,18 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Write a job as a SimAI/AICB workload, as Megatron rank traces, or as a program of Foretrace."""
-    if output is None:
+    """Write a job as a SimAI/AICB workload, as Megatron rank traces, as a program, or as a launch script."""
+    if framework is not None and format_ != Format.LAUNCH:
+        problem = f"--framework has no effect with --format {format_.value}"
+        raise UsageError("option-not-for-command", problem, hint="add --format launch")
+    if output is None and format_ != Format.LAUNCH:
         raise UsageError("missing-argument", "where to?", hint="for example -o job.txt")
     check_outputs([model], [output])
     job = open_model(model, options)
     on = machine.machine(job)
+    if output is None or format_ == Format.LAUNCH:
+        _launch(generate_launch(job, on, output, framework), output, as_json)
+        return
     if format_ == Format.AICB:
         generated = generate_aicb(job, on, output, exposed_only=exposed_only)
     elif format_ == Format.PROGRAM:
@@ -72,5 +95,16 @@ def command(
     emit(
         lambda: generated_json(format_.value, output, generated),
         lambda: print_generated(output, generated),
+        OutputOptions(as_json, None),
+    )
+
+
+def _launch(generated: GeneratedFile, output: Path | None, as_json: bool) -> None:
+    """Prints the script, or that it was written; what it cannot say is in its comments too."""
+    place = output or Path(next(iter(generated.facts["files"])))
+    show = print_launch if output is None else lambda file: print_generated(place, file)
+    emit(
+        lambda: generated_json(Format.LAUNCH.value, place, generated),
+        lambda: show(generated),
         OutputOptions(as_json, None),
     )

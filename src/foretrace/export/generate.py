@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foretrace.basics.errors import Diagnostic, UsageError
+from foretrace.basics.files import write_text
 from foretrace.basics.progress import doing
 from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
@@ -15,6 +16,7 @@ from foretrace.cost.sources import kernel_prices
 from foretrace.export.aicb.express import file_overlaps, reading_options
 from foretrace.export.aicb.reduce import reductions
 from foretrace.export.aicb.workload import aicb_workload
+from foretrace.export.launch import launch_text
 from foretrace.inputs.aicb.format import write_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
@@ -138,6 +140,24 @@ def generate_answer(job: Input, machine: Machine, *, even_if_oom: bool = False) 
     answer = simulate_input(job, machine, Scenario(), explain=False, even_if_oom=even_if_oom)
     summary = f"traces of a step of {format_time(answer.step_time_s)}"
     return answer, GeneratedFile(summary, {"step_time_s": answer.step_time_s}, answer.diagnostics)
+
+
+def generate_launch(job: Input, machine: Machine, path: Path | None, framework: str | None) -> GeneratedFile:
+    """Writes the script that starts a job, and next to it the files that it names.
+
+    Without a path nothing is written; the texts are among the facts.
+    """
+    setting = _setting(job)
+    if machine.cluster is None:
+        problem = "a launch script is for nodes of some size"
+        raise UsageError("needs-cluster", problem, hint="name a cluster: --cluster h100-dgx")
+    launch = launch_text(setting, machine.cluster, framework)
+    script, *others = launch.files
+    places = {} if path is None else {script: path, **{name: path.parent / name for name in others}}
+    for name, place in places.items():
+        write_text(place, launch.files[name], "launch script")
+    summary = f"launch script of {launch.framework}" + "".join(f", with {name}" for name in others)
+    return GeneratedFile(summary, {"framework": launch.framework, "files": launch.files}, launch.diagnostics)
 
 
 def _setting(job: Input) -> Setting:

@@ -9,6 +9,7 @@ from typing import Any
 
 from foretrace.basics.units import format_time
 from foretrace.export.generate import FileStep, GeneratedFile
+from foretrace.export.launch import Launch
 from foretrace.report.json import to_json
 from foretrace.report.terminal import Screen, Span, show
 
@@ -32,6 +33,11 @@ def print_generated(path: Path, generated: GeneratedFile) -> None:
     texts += [f"{diagnostic.level}: {diagnostic.message}" for diagnostic in generated.diagnostics]
     lines: list[list[Span]] = [[(text, "")] for text in texts]
     show(Screen.of(sys.stdout), lines)
+
+
+def print_launch(generated: GeneratedFile) -> None:
+    """Prints the files of a launch to be copied: the script, then each file that it names behind its name."""
+    print(Launch(generated.facts["framework"], generated.facts["files"], generated.diagnostics).text, end="")
 
 
 def _step(step: FileStep) -> Iterator[str]:

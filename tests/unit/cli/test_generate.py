@@ -90,3 +90,33 @@ class TestMistakes:
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert words in error
+
+
+class TestLaunch:
+    def test_it_is_printed_or_written_with_its_files(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        words = ("generate", *JOB, *ON, "--format", "launch")
+        assert call(*words) == 0
+        printed = capsys.readouterr().out
+        assert call(*words, "-o", tmp_path / "run.sh") == 0
+        assert (tmp_path / "run.sh").read_text(encoding="utf-8") == printed
+        capsys.readouterr()
+        toml = ("generate", "llama3-8b", "--gpus", "16", "--stack", "fsdp", *ON, "--format", "launch")
+        made = answer_of(capsys, *toml, "--framework", "torchtitan-toml", "-o", tmp_path / "train.sh")
+        assert (made["format"], made["framework"]) == ("launch", "torchtitan-toml")
+        assert (tmp_path / "train.toml").read_text(encoding="utf-8") == made["files"]["train.toml"]
+
+    @pytest.mark.parametrize(
+        ("words", "code", "problem"),
+        [
+            (ON, 3, "unknown-name"),
+            ((*ON, "--schedule", "zb-h1"), 3, "not-launchable"),
+            ((), 2, "needs-cluster"),
+            ((*ON, "--format", "aicb"), 2, "option-not-for-command"),
+        ],
+    )
+    def test_mistakes(
+        self, words: tuple[str, ...], code: int, problem: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        framework = "megatron-lm" if problem != "unknown-name" else "megatron-9"
+        assert call("generate", *JOB, "--format", "launch", *words, "--framework", framework) == code
+        assert f"[{problem}]" in capsys.readouterr().err

@@ -55,6 +55,30 @@ def test_from_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "# guessed: tie_word_embeddings is not given" in path.read_text(encoding="utf-8")
 
 
+def test_from_a_configuration_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, path = tmp_path / "ds_config.json", tmp_path / "job.yaml"
+    config.write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}, "lr": 1}', encoding="utf-8")
+    assert call("init", "--from", config, "--model", "llama3-8b", "-o", path) == 0
+    job = read_job(path)
+    assert job.model is presets.model("llama3-8b")
+    assert (job.plan_fields["gbs"], job.plan_fields["zero"]) == (64, 2)
+    assert "# not used: lr" in path.read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert call("init", "--from", config) == 3
+    assert "[missing-field]" in capsys.readouterr().err
+
+
+def test_from_overrides_of_bridge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, path = tmp_path / "run.sh", tmp_path / "job.yaml"
+    words = ("generate", "llama3-8b", "--gpus", 16, "--tp", 2, "--pp", 2, "--gbs", 32, "--cluster", "h100-dgx")
+    assert call(*words, "--format", "launch", "--framework", "megatron-bridge", "-o", script) == 0
+    assert call("init", "--from", script, "-o", path) == 0
+    capsys.readouterr()
+    job = read_job(path)
+    assert job.model.layers == presets.model("llama3-8b").layers
+    assert [job.plan_fields[name] for name in ("gpus", "tp", "pp", "gbs")] == [16, 2, 2, 32]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
