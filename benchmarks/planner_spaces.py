@@ -63,7 +63,7 @@ def calculon_gpt3() -> Space:
         ),
         SpaceAxis.of(
             "mbs",
-            range(1, MAX_MBS),
+            sorted({size for ranks in divisors(GPUS) for size in divisors(BATCH // ranks or 1) if size < MAX_MBS}),
             lambda choice, outer: batch(outer) > 0 and batch(outer) // dp(outer) % choice[0] == 0,
         ),
         SpaceAxis.of("recompute", ("none", "selective", "full")),

@@ -71,7 +71,10 @@ def space_of(
     reader = _Reader(model, base)
     given = reader.read(asked or {})
     domain = cluster.domain_gpus or cluster.node.island_gpus
-    usual = DefaultAxes(model, base, software, domain).axes()
+    schedules = [choice[0] for choice in given["schedule"].choices] if "schedule" in given else None
+    if schedules is None and base.schedule is not None:
+        schedules = [base.schedule]
+    usual = DefaultAxes(model, base, software, domain, schedules).axes()
     axes = [given.pop(axis.name) if axis.name in given else _pinned(axis, base) or axis for axis in usual]
     return Space(model, base, (*axes, *given.values()), stack)
 

@@ -53,9 +53,12 @@ class DefaultAxes:
         base: The plan with the GPUs, the batch and what is not searched.
         stack: The software.
         domain_gpus: GPUs of a link domain.
+        schedules: The schedules that are asked for; None: those of the launcher.
     """
 
-    def __init__(self, model: Model, base: Plan, stack: Stack, domain_gpus: int) -> None:
+    def __init__(
+        self, model: Model, base: Plan, stack: Stack, domain_gpus: int, schedules: Sequence[str | None] | None = None
+    ) -> None:
         self._model = model
         self._base = base
         self._stack = stack
@@ -63,6 +66,7 @@ class DefaultAxes:
         self._domain = domain_gpus
         self._facts = ModelSizes.of(model)
         self._chunks: dict[int, tuple[int, ...]] = {}
+        self._asked_schedules = schedules
 
     def axes(self) -> Iterator[SpaceAxis]:
         """Yields all axes in the order in which plans are listed."""
@@ -77,9 +81,8 @@ class DefaultAxes:
             lambda value, outer: outer["cp"] > 1 or value == self._first("cp_comm", "p2p"),
         )
         yield self._axis("etp", self._expert_shards(), lambda value, outer: value in (1, outer["tp"]))
-        yield self._axis(
-            "vpp", range(1, len(self._model.layers) + 1), lambda value, outer: value in self.chunks(outer["pp"])
-        )
+        chunks = sorted({count for stages in divisors(self._base.gpus) for count in self.chunks(stages)})
+        yield self._axis("vpp", chunks, lambda value, outer: value in self.chunks(outer["pp"]))
         yield schedule_axis(self._schedules())
         for name in ("account_for", "layout", "first_stage_layers", "last_stage_layers"):
             yield SpaceAxis.of(name, (getattr(self._base, name),))
@@ -162,6 +165,8 @@ class DefaultAxes:
 
     def _schedules(self) -> tuple[str | None, ...]:
         """Returns the schedules: of two that follow from vpp, neither needs a name."""
+        if self._asked_schedules is not None:
+            return tuple(self._asked_schedules)
         offered = self._launcher.values.get("schedule", ("1f1b", "interleaved-1f1b"))
         return (None,) if set(offered) == {"1f1b", "interleaved-1f1b"} else offered
 

@@ -30,9 +30,14 @@ from foretrace.workload.stack import Stack
 
 MAX_CELLS: Final = 1_000_000
 """Combinations that are held at a time: a few tens of MB."""
+MAX_COMBINATIONS: Final = 100_000_000
+"""Combinations of a space: some ten seconds, and a gigabyte where a third of them can be launched."""
+
+OUTER: Final = ("tp", "pp", "cp", "ep")
+"""The axes that choices of others may depend on."""
 
 Outer = Mapping[str, Any]
-"""Values of the axes that come before another."""
+"""Values of the `OUTER` axes."""
 Progress = Callable[[int, int], None]
 """Is told how many combinations of how many are done."""
 
@@ -46,7 +51,7 @@ class SpaceAxis:
         fields: The fields of a plan; most axes have one.
         choices: The values of `fields`, one tuple for each point of the axis. Those without effect where the axis
             does not matter, such as 1 or off, come first.
-        within: Returns whether a choice is searched next to values of the axes before it; None: always.
+        within: Returns whether a choice is searched next to values of the `OUTER` axes; None: always.
     """
 
     name: str
@@ -60,6 +65,10 @@ class SpaceAxis:
     ) -> SpaceAxis:
         """Returns the axis of the field that has its name."""
         return cls(name, (name,), tuple((value,) for value in dict.fromkeys(values)), within)
+
+    def rank(self) -> int:
+        """Returns where the axis belongs: first, between, or last."""
+        return 0 if self.fields[0] in OUTER else 1 + self.may_be_idle()
 
     def may_be_idle(self) -> bool:
         """Returns whether the axis is without effect in some plans."""
@@ -102,8 +111,8 @@ class Space:
     Attributes:
         model: The model.
         base: The plan that has all fields that are not axes; it names the software.
-        axes: The axes in the order in which plans are listed, the first slowest. Choices depend at most on the axes
-            before the first one whose choices depend on others. Those that may be without effect are put last.
+        axes: The axes in the order in which plans are listed, the first slowest: `OUTER` axes are put first, and those
+            that may be without effect last.
         own_stack: The software where it is given apart from the plan.
         constraints: The rules, in the order in which they are checked.
     """
@@ -115,7 +124,7 @@ class Space:
     constraints: tuple[Constraint, ...] = field(default=(*CONSTRAINTS, *LAUNCH_CONSTRAINTS), repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "axes", tuple(sorted(self.axes, key=SpaceAxis.may_be_idle)))
+        object.__setattr__(self, "axes", tuple(sorted(self.axes, key=SpaceAxis.rank)))
 
     @property
     def stack(self) -> Stack:
@@ -152,10 +161,15 @@ class Space:
             max_cells: Combinations that are held at a time. The result does not depend on it.
 
         Raises:
-            InputError: No plan can be launched; the message names the constraints that leave none.
+            InputError: No plan can be launched; the message names the constraints that leave none. Or there are more
+                than `MAX_COMBINATIONS` combinations.
         """
         facts = ModelSizes.of(self.model)
-        total = self.searched if progress is not None else 0
+        total = self.searched
+        if total > MAX_COMBINATIONS:
+            longest = sorted(self.axes, key=lambda axis: -len(axis.choices))[:3]
+            hint = f"ask for fewer values, first of {', '.join(axis.name for axis in longest)}"
+            raise InputError("too-large", f"{total:,} combinations are more than {MAX_COMBINATIONS:,}", hint=hint)
         counts = np.zeros(len(self.constraints) + 1, dtype=np.int64)
         parts: list[_Part] = []
         done = 0
@@ -176,7 +190,8 @@ class Space:
 
     def _grids(self, max_cells: int | None) -> Iterator[_Grid]:
         """Yields the grids that the space is made of, in order, each of at most about `max_cells` cells."""
-        outer = next((number for number, axis in enumerate(self.axes) if axis.within is not None), 0)
+        depends = any(axis.within is not None for axis in self.axes)
+        outer = sum(axis.rank() == 0 for axis in self.axes) if depends else 0
         yield from self._fixed((), {}, outer, max_cells)
 
     def _fixed(self, codes: tuple[int, ...], values: Outer, outer: int, max_cells: int | None) -> Iterator[_Grid]:

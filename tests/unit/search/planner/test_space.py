@@ -164,6 +164,22 @@ def test_megatron_has_neither_zero_bubble_nor_dualpipe() -> None:
     assert {wider.has_launcher(plan) for plan in listed} == {False, True}
 
 
+@pytest.mark.parametrize("plan", [Plan(64, gbs=64), Plan(64, gbs=64, schedule="zb-v")])
+def test_chunks_are_those_that_the_schedules_need(plan: Plan) -> None:
+    asked = {} if plan.schedule else {"schedule": "zb-v"}
+    table = space("llama3-70b", plan, **ALONE, **asked, pp="16", tp="1").enumerate().table
+    assert set(table.column("vpp").tolist()) == {2}, "though stages have five layers"
+
+
+def test_a_space_that_is_too_large_is_refused_before_it_is_listed() -> None:
+    asked = dict.fromkeys(
+        ("tp", "pp", "cp", "ep", "etp", "mbs", "vpp", "schedule", "dispatcher", "offload_layers"), "all"
+    )
+    with pytest.raises(InputError) as caught:
+        space("deepseek-v3", Plan(2048, gbs=4096), **asked).enumerate()
+    assert caught.value.code == "too-large"
+
+
 def test_a_value_of_the_base_plan_pins_its_axis() -> None:
     table = space("llama3-70b", Plan(64, tp=4, pp=2, recompute="full", gbs=128)).enumerate().table
     assert set(table.column("tp").tolist()) == {4}
