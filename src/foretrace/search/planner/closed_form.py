@@ -25,7 +25,7 @@ from foretrace.schedules import ActionKind
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import resolve
 from foretrace.search.planner.ends import EndCosts, end_costs
-from foretrace.search.planner.paths import KINDS, Chains, rounds
+from foretrace.search.planner.paths import KINDS, ActionChains, rounds
 from foretrace.search.planner.plan_table import PlanTable, combined
 from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
 from foretrace.simulation.simulate_input import on_host
@@ -90,7 +90,7 @@ class Bounds:
 class _Shape:
     """A shape with its chains, and the kinds of its pieces as counts of the search's kinds of units."""
 
-    chains: Chains
+    chains: ActionChains
     pieces: tuple[tuple[UnitKind, ...], ...]
     """The units of each kind of piece, in the order of the forward."""
     piece_units: Longs
@@ -164,7 +164,7 @@ class ClosedForm:
             for piece, number in pieces.items():
                 np.add.at(units[number], [numbers[kind] for kind in piece], 1)
             batched = setting.schedule in BATCHED and not plan.pp_overlap
-            chains = Chains.of(shape, kinds_of_pieces, batched=batched)
+            chains = ActionChains.of(shape, kinds_of_pieces, batched=batched)
             kinds = tuple(tuple(shape.kinds[kind] for kind in piece) for piece in pieces)
             self._raw_shapes[key] = _Shape(chains, kinds, units, shape.schedule.chunks, shape.schedule.stages)
         return self._raw_shapes[key]
@@ -243,6 +243,8 @@ class _WorkCosts:
 
     def split_lost_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
         """Estimates what a piece loses next to gathers and reductions that it does not wait for, by kind of action."""
+        if self.sharded is None:
+            return (0.0,) * KINDS
         calls = next((self._split_calls[kind] for kind in piece if any(self._split_calls[kind])), (None, None))
         waits, lost = self.waits_s(piece), []
         for action, waited in zip(ActionKind, waits, strict=True):
@@ -524,7 +526,7 @@ class _Evaluation:
         return np.asarray(extra * share[chains.through])
 
 
-def _totals(chains: Chains, table: Floats) -> Floats:
+def _totals(chains: ActionChains, table: Floats) -> Floats:
     """Returns the sums of a table `[piece kinds · 4, works]` over all actions of stages, `[stages, works]`."""
     sums = np.zeros((len(chains.totals), table.shape[1]))
     for column in np.flatnonzero(chains.totals.any(axis=0)).tolist():

@@ -2,7 +2,7 @@
 
 The step is at least as long as each of them, so the longest is a lower bound. A chain follows a microbatch forward to
 a chunk of some stage, goes through the actions of that stage in their order, and follows a microbatch backward to the
-first piece. Chains may also begin with the first action of a stage, or end with its last.
+first piece. ActionChains may also begin with the first action of a stage, or end with its last.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ KINDS: Final = len(ActionKind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chains:
-    """Chains of actions of one shape. A stage is given by its place among `stages`.
+class ActionChains:
+    """ActionChains of actions of one shape. A stage is given by its place among `stages`.
 
     Attributes:
         stages: The stages that chains go through, in order.
@@ -62,7 +62,7 @@ class Chains:
     moves: Longs
 
     @classmethod
-    def of(cls, shape: StepShape, kinds_of_pieces: Longs, *, batched: bool) -> Chains:
+    def of(cls, shape: StepShape, kinds_of_pieces: Longs, *, batched: bool) -> ActionChains:
         """Returns the chains of a shape. Where microbatches run in two directions, chains stay on their stage.
 
         Args:
@@ -72,7 +72,7 @@ class Chains:
         """
         return _Finder(shape, kinds_of_pieces, batched).chains()
 
-    def grown(self, other: Chains, times: int) -> Chains:
+    def grown(self, other: ActionChains, times: int) -> ActionChains:
         """Returns the chains of a step with more microbatches, of which each round adds as many actions.
 
         Args:
@@ -84,7 +84,7 @@ class Chains:
         grown = {name: own + times * (more - own) for name, (own, more) in values.items() if name in _GROWING}
         return replace(self, **grown)
 
-    def longest(self) -> Chains:
+    def longest(self) -> ActionChains:
         """Returns the chains without those that are part of another, which begins and ends in the same place."""
         places = np.stack([self.first, self.enters, self.last, self.leaves, self.whole_stage], axis=1)
         sizes = np.concatenate([self.counts, self.own, self.transfers[:, None], self.exchanges[:, None]], axis=1)
@@ -120,7 +120,7 @@ class _Chain:
     counts: Longs
     own: Longs
     facts: tuple[int, ...]
-    """Transfers, exchanges, first, enters, last, leaves, whole_stage and through, as `Chains` has them."""
+    """Transfers, exchanges, first, enters, last, leaves, whole_stage and through, as `ActionChains` has them."""
 
 
 _BY_CHAIN: Final = (
@@ -156,7 +156,7 @@ class _Finder:
         self.crossings = np.concatenate([[0], np.cumsum(crosses)])
         self.stages = sampled_stages(self.schedule.stages)
 
-    def chains(self) -> Chains:
+    def chains(self) -> ActionChains:
         """Returns all chains, in an order that does not depend on the number of microbatches."""
         kept: list[_Chain] = []
         totals, finals = [], []
@@ -172,7 +172,7 @@ class _Finder:
                         kept += [self._chain(place, code, totals[-1], begin, end)]
         facts = np.array([chain.facts for chain in kept]).T
         transfers, exchanges, first, enters, last, leaves, whole, through = facts
-        return Chains(
+        return ActionChains(
             stages=self.stages,
             counts=np.array([chain.counts for chain in kept]),
             own=np.array([chain.own for chain in kept]),

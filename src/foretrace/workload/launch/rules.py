@@ -18,7 +18,8 @@ from foretrace.workload.constraints import broken
 from foretrace.workload.job_file import PlanValue
 from foretrace.workload.launch.arguments import MAX_COUNT, Arguments
 from foretrace.workload.plan import Plan
-from foretrace.workload.setting import PlanSizes, Setting, settled_plan
+from foretrace.workload.rules.sizes import PlanSizes
+from foretrace.workload.setting import Setting, settled_plan
 
 OptionValue: TypeAlias = "int | str | bool | tuple[str, ...] | None"
 """True and False are flags; None is an option at its off state, which configurations with defaults must write."""
