@@ -21,7 +21,7 @@ from foretrace.inputs.model.options import options_between, plan_options
 from foretrace.models.model import Model
 from foretrace.search.planner.asked_axes import space_of
 from foretrace.search.planner.closed_form import Bounds, ClosedForm
-from foretrace.search.planner.memory import MemoryColumns, MemoryTable
+from foretrace.search.planner.memory.memory_table import MemoryColumns, MemoryTable
 from foretrace.search.planner.plan_table import PlanTable
 from foretrace.search.planner.proof import Limits, Prover
 from foretrace.search.planner.request import LARGEST_FIELDS, PlanRequest

@@ -86,9 +86,7 @@ def test_ties_go_to_less_memory_then_to_the_smaller_fields() -> None:
     # What rounding hides does not decide.
     assert prover_best([3.0, 3.0 * (1 - 1e-11), 3.0, 3.0], bounds, [12, 13, 14, 15]) == 0
     assert plan_key(Plan(8, mbs=1)) < plan_key(Plan(8, mbs=2))
-    assert plan_key(Plan(8, gbs=None)) < plan_key(
-        Plan(8, gbs=1)
-    )
+    assert plan_key(Plan(8, gbs=None)) < plan_key(Plan(8, gbs=1))
 
 
 def prover_best(steps_s: Sequence[float], bounds_s: Sequence[float], needed_bytes: Sequence[int]) -> int | None:

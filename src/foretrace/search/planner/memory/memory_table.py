@@ -19,8 +19,8 @@ from foretrace.cost.machine import Machine
 from foretrace.models.model import Model
 from foretrace.program.columns import Category
 from foretrace.readings.answer.memory_fit import reserved_gaps
-from foretrace.search.planner.memory_forms import FormKind, MemoryForms, steady_microbatches
-from foretrace.search.planner.memory_stages import (
+from foretrace.search.planner.memory.memory_forms import FormKind, MemoryForms, steady_microbatches
+from foretrace.search.planner.memory.memory_stages import (
     SplitParameters,
     StageColumn,
     UnitSizes,

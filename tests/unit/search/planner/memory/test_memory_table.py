@@ -13,8 +13,8 @@ import pytest
 import foretrace
 from foretrace import ForetraceError, Machine, Model, Plan, load_model, simulate
 from foretrace.schedules.registry import names
-from foretrace.search.planner.memory import MemoryColumns, MemoryTable
-from foretrace.search.planner.memory_forms import STEADY_MICROBATCHES, steady_microbatches
+from foretrace.search.planner.memory.memory_forms import STEADY_MICROBATCHES, steady_microbatches
+from foretrace.search.planner.memory.memory_table import MemoryColumns, MemoryTable
 from foretrace.search.planner.plan_table import PlanTable
 from foretrace.simulation.job_memory import static_memory
 from foretrace.step.memory import stage_peaks

@@ -16,7 +16,7 @@ import numpy as np
 from foretrace.basics.arrays import Longs
 from foretrace.basics.mesh import Mesh
 from foretrace.program.columns import Category, Phase
-from foretrace.search.planner.memory_forms import MemoryForms, unit_memory
+from foretrace.search.planner.memory.memory_forms import MemoryForms, unit_memory
 from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
 from foretrace.step.memory import schedule_memory
 from foretrace.step.sharding import ShardedUnits
