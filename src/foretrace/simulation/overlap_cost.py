@@ -332,6 +332,8 @@ class _BlockPlaces:
             other = np.flatnonzero(np.logical_and.reduceat(same, np.cumsum(size) - size) == 0)
             self._group[other] = len(self._head) + np.arange(len(other))
             self._head = np.append(self._head, other)
+        self._by_group = np.argsort(self._group, kind="stable")
+        self._bounds = np.searchsorted(self._group[self._by_group], np.arange(len(self._head) + 1))
 
     def representatives(self) -> Iterable[tuple[int, int]]:
         """Returns the block and the first node of one instance of each group."""
@@ -343,7 +345,8 @@ class _BlockPlaces:
 
     def first_nodes(self, group: int) -> Longs:
         """Returns the first node of each instance of a group."""
-        return np.asarray(self._first[self._group == group])
+        low, high = self._bounds[group : group + 2]
+        return np.asarray(self._first[self._by_group[low:high]])
 
     def instances_of(self, groups: Mask) -> Longs:
         """Returns the instances of the chosen groups."""
