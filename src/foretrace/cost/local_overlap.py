@@ -163,6 +163,25 @@ def _starts(block: BlockOps, cost_s: Sequence[float]) -> list[float]:
     return start
 
 
+def longest_chain(block: BlockOps, cost_s: Sequence[float]) -> list[int]:
+    """Returns the ops of a chain that takes as long as the block, which runs alone with `cost_s` more for each op."""
+    start = _starts(block, cost_s)
+    end = [begin + alone_s + more_s for begin, alone_s, more_s in zip(start, block.alone_s, cost_s, strict=True)]
+    before: list[int] = []
+    last: dict[int, int] = {}
+    for op, (lane, after) in enumerate(zip(block.lane, block.after, strict=True)):
+        waits = [*after, last[lane]] if lane in last else list(after)
+        before.append(max(waits, key=end.__getitem__, default=-1))
+        if lane >= 0:
+            last[lane] = op
+    chain: list[int] = []
+    op = max(range(len(end)), key=end.__getitem__, default=-1)
+    while op >= 0:
+        chain.append(op)
+        op = before[op]
+    return chain[::-1]
+
+
 class _Places:
     """Places in a sequence of computations, given when each starts and ends."""
 

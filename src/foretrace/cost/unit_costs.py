@@ -16,7 +16,7 @@ import numpy as np
 
 from foretrace.basics.mesh import Mesh
 from foretrace.cost.kernels.interface import KernelPricer
-from foretrace.cost.local_overlap import BlockOps, local_cost
+from foretrace.cost.local_overlap import BlockOps, local_cost, longest_chain
 from foretrace.cost.machine import Machine
 from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.overlap import USE_STEP, ResourceUse, resource_use, slowdowns
@@ -36,6 +36,9 @@ KINDS: Final = tuple(ActionKind)
 
 Kernels = tuple[tuple[int, Kernel], ...]
 
+_WAITED: Final = ("next", "previous")
+"""Concurrent calls that a later part of their unit, or the next unit, waits for."""
+
 CallId = tuple[Hashable, Collective, str, int]
 """A layout, a collective, the way it goes, and bytes."""
 
@@ -47,16 +50,20 @@ class UnitCosts:
     Attributes:
         seconds: From its first op to the begin of the next unit, with nothing else on its rank and no overlap cost.
         slowed_s: The same with what its own calls cost its computation.
+        trailing_s: How long calls go on at the end of `seconds`, or of `slowed_s`, while nothing is computed.
         launches: Kernels and calls that the host launches.
         ends_alone: Whether nothing of it goes on next to the units after it, so that `seconds` is all there is.
         kernels: The kernels of its computation, each with how often it runs.
+        gating: Those of them with which `slowed_s` grows: computation next to calls that take longer is not among them.
     """
 
     seconds: tuple[float, ...]
     slowed_s: tuple[float, ...]
+    trailing_s: tuple[float, ...]
     launches: tuple[int, ...]
     ends_alone: tuple[bool, ...]
     kernels: tuple[Kernels, ...]
+    gating: tuple[Kernels, ...]
 
 
 class CallPricer:
@@ -212,18 +219,23 @@ class MeshPrices:
             sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
             split: Whether input and weight gradients are needed apart.
         """
-        seconds, slowed, counts, alone = [0.0] * 4, [0.0] * 4, [0] * 4, [True] * 4
+        seconds, slowed, trailing, counts, alone = [0.0] * 4, [0.0] * 4, [0.0] * 4, [0] * 4, [True] * 4
         kernels: list[Kernels] = [()] * 4
+        gating: list[Kernels] = [()] * 4
         for kind in KINDS if split else KINDS[:2]:
             items = items_in(work, kind, sharded)
             parts = parts_of(items)
-            seconds[kind], alone[kind] = self._chain(parts, launches)
+            seconds[kind], trailing[kind], alone[kind] = self._chain(parts, launches)
             slowed[kind] = seconds[kind]
-            if self.pricer.machine.overlap_cost and (costs := self._local_costs(parts)):
-                slowed[kind] = self._chain(parts, launches, costs)[0]
             counts[kind] = 0 if launches is None else count_launches(items, launches.graphs)
             kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
-        return UnitCosts(tuple(seconds), tuple(slowed), tuple(counts), tuple(alone), tuple(kernels))
+            gating[kind] = kernels[kind]
+            if self.pricer.machine.overlap_cost and _has_waited_calls(parts):
+                costs, gating[kind] = self._local_costs(parts)
+                slowed[kind], trails_s, _ = self._chain(parts, launches, costs)
+                trailing[kind] = max(trailing[kind], trails_s)
+        times = (tuple(seconds), tuple(slowed), tuple(trailing))
+        return UnitCosts(*times, tuple(counts), tuple(alone), tuple(kernels), tuple(gating))
 
     def compute_s(self, item: Compute) -> float:
         """Returns the seconds of a computation alone."""
@@ -236,22 +248,31 @@ class MeshPrices:
             self.pricer.learn_kernels(kernel for _, kernel in item.kernels)
             return self.compute_s(item)
 
-    def _local_costs(self, parts: Sequence[UnitPart]) -> dict[int, float]:
+    def _local_costs(self, parts: Sequence[UnitPart]) -> tuple[dict[int, float], Kernels]:
         """Returns what the concurrent calls of a unit cost its segments, by their place among the parts.
 
         Calls that may go on next to other units are left out: what they cost is not the unit's own.
+
+        Returns:
+            The cost, and the kernels that make the unit longer if they take longer, as far as they are known.
         """
-        concurrent = [part for part in parts if isinstance(part, Call) and part.concurrent is not None]
-        if not concurrent or any(call.concurrent not in ("next", "previous") for call in concurrent):
-            return {}
+        if any(isinstance(part, Call) and part.concurrent not in (None, *_WAITED) for part in parts):
+            return {}, ()
         writer = _BlockWriter(self, parts)
-        cost = local_cost(writer.ops(), writer.slowdowns())
-        return {at: seconds for at, seconds in zip(writer.places, cost.cost_s, strict=True) if seconds > 0}
+        block = writer.ops()
+        cost = local_cost(block, writer.slowdowns())
+        costs = {at: seconds for at, seconds in zip(writer.places, cost.cost_s, strict=True) if seconds > 0}
+        if any(isinstance(part, Segment) and part.items[-1].syncs_host for part in parts):
+            return costs, ()
+        chain = (parts[at] for at in longest_chain(block, cost.cost_s))
+        return costs, tuple(each for part in chain if isinstance(part, Segment) for each in part.kernels)
 
     def _chain(
         self, parts: Sequence[UnitPart], launches: Launches | None, more_s: Mapping[int, float] | None = None
-    ) -> tuple[float, bool]:
+    ) -> tuple[float, float, bool]:
         """Returns when the next unit begins after parts that begin at 0, and whether all have ended then.
+
+        Between the two: for how long it waits for calls after the last computation.
 
         The order of waits is that of `step.units.UnitWriter`. `more_s` is added to parts by their place.
         """
@@ -276,7 +297,8 @@ class MeshPrices:
             if isinstance(part, Segment) and launches is not None and part.items[-1].syncs_host:
                 before, waits, later = waits, later, 0.0
                 lane.append(max(lane[-1], before) + sync_gap_s(launches.seconds))
-        return max(lane[-1], waits, later), ends_alone
+        end_s = max(lane[-1], waits, later)
+        return end_s, end_s - lane[-1], ends_alone
 
 
 class _BlockWriter:
@@ -331,6 +353,10 @@ class _BlockWriter:
         """Returns how many times as long each segment takes under each use; `ops` has found the uses."""
         slower = self.prices.pricer.slower
         return [[slower(segment.kernels, use) for use in self._uses] for segment in self._segments]
+
+
+def _has_waited_calls(parts: Sequence[UnitPart]) -> bool:
+    return any(isinstance(part, Call) and part.concurrent in _WAITED for part in parts)
 
 
 def items_in(work: Work, kind: ActionKind, sharded: ShardedUnits | None) -> Sequence[Item]:

@@ -290,7 +290,9 @@ class _WorkCosts:
         waited = first
         for at in range(len(units) - 1):
             busy = gathers[at + 1] + (reductions[at - 1] if at else 0.0)
-            waited += max(busy - self._units[units[at]].seconds[kind], 0.0)
+            # It begins with the last computation of the unit before, while calls of that may still go on.
+            busy -= self._units[units[at - 1]].trailing_s[kind] if at else 0.0
+            waited += max(busy - self._units[units[at]].slowed_s[kind], 0.0)
         return waited
 
     def last_reduction_s(self, piece: tuple[UnitKind, ...]) -> float:
@@ -327,8 +329,12 @@ class _WorkCosts:
         return self._lost[use, kind]
 
     def beside_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
-        """Returns what units compute alone, and how much longer that takes next to transfers, `[2, kinds, 4]`."""
-        table = np.zeros((2, len(kinds), KINDS))
+        """Returns what units compute alone, how much longer that takes next to transfers, and how much of it is seen.
+
+        The last are the seconds by which a unit takes longer, at least: calls, gathers and reductions that its
+        computation runs next to may last as long anyway, `[3, kinds, 4]`.
+        """
+        table = np.zeros((3, len(kinds), KINDS))
         if prices.mesh.pp == 1 or not prices.pricer.machine.overlap_cost:
             return table
         use = prices.transfer_use(self.output_bytes)
@@ -336,10 +342,18 @@ class _WorkCosts:
         pricer = self.prices.pricer
         for at, kind in enumerate(kinds):
             if kind not in known:
-                rows = np.zeros((2, KINDS))
-                for action, kernels in enumerate(self._units[kind].kernels):
+                rows, unit = np.zeros((3, KINDS)), self._units[kind]
+                for action, kernels in enumerate(unit.kernels):
                     rows[0, action] = sum(count * pricer.kernel_s[kernel] for count, kernel in kernels)
                     rows[1, action] = rows[0, action] * (pricer.slower(kernels, use) - 1)
+                    gating = unit.gating[action]
+                    if self.sharded is not None:
+                        continue
+                    if gating is kernels:
+                        rows[2, action] = rows[1, action]
+                    else:
+                        alone_s = sum(count * pricer.kernel_s[kernel] for count, kernel in gating)
+                        rows[2, action] = alone_s * (pricer.slower(gating, use) - 1)
                 known[kind] = rows
             table[:, at] = known[kind]
         return table
@@ -400,7 +414,7 @@ class _Evaluation:
         pairs, self.pair_of = combined(self.work_of, mesh_of)
         pair_meshes = (prices[number] for number in mesh_of[pairs].tolist())
         pair_works = (works[number] for number in self.work_of[pairs].tolist())
-        self.transfers, self.beside = np.zeros((len(pairs), 2)), np.zeros((2, len(pairs), len(kinds), KINDS))
+        self.transfers, self.beside = np.zeros((len(pairs), 2)), np.zeros((3, len(pairs), len(kinds), KINDS))
         for number, (work, each) in enumerate(zip(pair_works, pair_meshes, strict=True)):
             self.transfers[number] = work.transfers(each)
             self.beside[:, number] = work.beside_transfers(each, kinds)
@@ -516,13 +530,13 @@ class _Evaluation:
         As in `simulation.overlap_cost`, transfers cover the computation of all microbatches of a stage evenly.
         """
         chains = shape.chains
-        alone, longer = (_of_pieces(shape.piece_units, each[pairs]) for each in self.beside)
+        alone, longer, seen = (_of_pieces(shape.piece_units, each[pairs]) for each in self.beside)
         under = _totals(chains, alone) + _totals(chains, longer)
         covered = chains.moves[:, None] * self.transfers[pairs, 0]
         share = np.minimum(np.divide(covered, under, out=np.zeros(under.shape), where=under > 0), 1.0)
         extra = np.zeros((len(chains.own), len(pairs)))
         for column in np.flatnonzero(chains.own.any(axis=0)).tolist():
-            extra += chains.own[:, column, None] * longer[column]
+            extra += chains.own[:, column, None] * seen[column]
         return np.asarray(extra * share[chains.through])
 
 
