@@ -301,6 +301,28 @@ class MeshPrices:
         return end_s, end_s - lane[-1], ends_alone
 
 
+class UnitTimes:
+    """The seconds of works on a mesh, with what their own calls cost them: `step.contract.UnitSeconds`."""
+
+    def __init__(self, prices: MeshPrices) -> None:
+        self._prices = prices
+        self._costs: dict[int, tuple[Work, UnitCosts | None]] = {}
+
+    def seconds(self, work: Work, kind: ActionKind) -> float | None:
+        """Returns how long a work's items take in an action; None where ranks pay differently or calls go on."""
+        if id(work) not in self._costs:
+            self._costs[id(work)] = work, self._unit_costs(work)
+        costs = self._costs[id(work)][1]
+        return costs.slowed_s[kind] if costs is not None and costs.ends_alone[kind] else None
+
+    def _unit_costs(self, work: Work) -> UnitCosts | None:
+        calls = [item for item in _all_items(work, None) if isinstance(item, Call)]
+        if any(len(self._prices.layouts(call.axis)) > 1 for call in calls):
+            return None
+        self._prices.learn_items(_all_items(work, None))
+        return self._prices.unit_costs(work, None)
+
+
 class _BlockWriter:
     """Lists the parts of a unit as ops, with the waits that `step.units.UnitWriter` gives them."""
 

@@ -26,7 +26,7 @@ from foretrace.step.build import build_step, end_op
 from foretrace.step.contract import Contraction, UnitSeconds, contractible, ends_alone
 from foretrace.step.groups import Groups
 from foretrace.step.memory_rules import Memory
-from foretrace.step.pattern import MessagePlace, StepPattern, StepShape, build_pattern
+from foretrace.step.pattern import MessagePlace, StepPattern, PatternKey, build_pattern
 from foretrace.step.segments import PHASES, items_of, parts_of
 from foretrace.step.spec import EndItem, StepSpec, Work
 from foretrace.step.units import UnitWriter
@@ -52,7 +52,7 @@ def action_step_s(spec: StepSpec, machine: Machine, seconds: UnitSeconds | None 
             return _run(build_step(spec), machine)[0]
         units = MachineUnits(spec, machine) if seconds is None else seconds
         contraction = Contraction(spec, units)
-        shape = StepShape.of(spec, contraction)
+        shape = PatternKey.of(spec, contraction)
         if shape is not None:
             pattern = _PATTERNS.get(shape.key, lambda: _PatternRun.of(spec, contraction, shape))
             durations = _PricedStep(spec, machine).durations(pattern.pattern, shape)
@@ -80,7 +80,7 @@ class _PatternRun:
     repeats: bool
 
     @classmethod
-    def of(cls, spec: StepSpec, contraction: Contraction, shape: StepShape) -> _PatternRun:
+    def of(cls, spec: StepSpec, contraction: Contraction, shape: PatternKey) -> _PatternRun:
         """Makes the pattern of a step ready."""
         program, pattern = build_pattern(spec, contraction, shape)
         ops = expand(program)
@@ -115,7 +115,7 @@ class _PricedStep:
         if len(self.known) > MAX_PRICES:
             self.known.clear()
 
-    def durations(self, pattern: StepPattern, shape: StepShape) -> Floats | None:
+    def durations(self, pattern: StepPattern, shape: PatternKey) -> Floats | None:
         """Returns the seconds of each template of a pattern; None where ranks pay differently."""
         mesh, known, transfer = self.spec.mesh, self.known, self.spec.transfer
         messages = {(mesh, transfer, message): message for message in pattern.messages}

@@ -47,7 +47,7 @@ class ActionFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepShape:
+class PatternKey:
     """A step whose units are all contracted.
 
     Attributes:
@@ -63,7 +63,7 @@ class StepShape:
     facts: dict[tuple[int, ActionKind], ActionFacts]
 
     @classmethod
-    def of(cls, spec: StepSpec, contraction: Contraction) -> StepShape | None:
+    def of(cls, spec: StepSpec, contraction: Contraction) -> PatternKey | None:
         """Returns the shape of a step; None where it has units that are not contracted."""
         launches = spec.launches
         if spec.sharding is not None or (spec.mesh.pp == 1 and launches is not None and launches.graphs != "full"):
@@ -165,7 +165,7 @@ class StepPattern:
     ends: dict[int, int]
 
     def durations(
-        self, shape: StepShape, message_s: Sequence[float], end_s: Sequence[Sequence[float]], launch_s: float
+        self, shape: PatternKey, message_s: Sequence[float], end_s: Sequence[Sequence[float]], launch_s: float
     ) -> Floats:
         """Returns the seconds of each template.
 
@@ -187,7 +187,7 @@ class StepPattern:
         return seconds
 
 
-def build_pattern(spec: StepSpec, contraction: Contraction, shape: StepShape) -> tuple[Program, StepPattern]:
+def build_pattern(spec: StepSpec, contraction: Contraction, shape: PatternKey) -> tuple[Program, StepPattern]:
     """Writes the program of a shape with one rank for each stage, and finds what its templates stand for."""
     roles = tuple(replace(role, ranks=(role.stage,)) for role in spec.roles)
     small = replace(spec, mesh=Mesh(pp=spec.mesh.pp), roles=roles)

@@ -45,6 +45,18 @@ _RANGE: Final = re.compile(r"\s*([0-9][0-9,]*[kKmM]?)\s*\.\.\s*([0-9][0-9,]*[kKm
 _FORM: Final = "expected values such as 8 or 1,2,4, a range such as 1..16, all, or none"
 
 
+_DOUBLED: Final = ("gbs", "seq_len")
+"""Axes whose ranges hold a value and its doublings, as those of GPUs do."""
+
+
+def doublings(low: int, high: int) -> list[int]:
+    """Returns a number and its doublings up to another."""
+    values = [low]
+    while 0 < 2 * values[-1] <= high:
+        values.append(2 * values[-1])
+    return values
+
+
 def space_of(
     model: Model,
     base: Plan,
@@ -166,7 +178,8 @@ class _Reader:
             within = _RANGE.fullmatch(part)
             if within is not None:
                 low, high = parse(within[1]), parse(within[2])
-                usual = [value for value in self._usual.get(name, range(low, high + 1)) if low <= value <= high]
+                every = doublings(low, high) if name in _DOUBLED else range(low, high + 1)
+                usual = [value for value in self._usual.get(name, every) if low <= value <= high]
                 if not usual:
                     raise InputError("out-of-range", f"{name} {part.strip()} holds no usual value", hint=_FORM)
                 values += usual

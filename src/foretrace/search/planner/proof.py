@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.search.planner.plan_table import PlanTable
 from foretrace.search.planner.simulator import SimulatedPlan
 from foretrace.workload.plan import Plan
@@ -81,6 +81,7 @@ class Prover:
         simulator: Simulates plans in full.
         weights: The factor of each simulated step; bounds and estimates contain it.
         action_s: Runs a plan at the level of actions, which gives a better bound; None: there is no such level.
+        competes: The rows among which the best is looked for; None: all.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class Prover:
         simulator: Simulates,
         weights: Floats | None = None,
         action_s: Callable[[Plan], float] | None = None,
+        competes: Mask | None = None,
     ) -> None:
+        self.competes = np.ones(len(table), dtype=bool) if competes is None else competes
         self.table, self.estimates_s, self.simulator, self.action_s = table, estimates_s, simulator, action_s
         self.weights = np.ones(len(table)) if weights is None else weights
         self.proof = Proof(bounds_s.copy(), {}, set())
@@ -139,7 +142,7 @@ class Prover:
 
     def best(self) -> int | None:
         """Returns the best simulated row that fits."""
-        rows = [row for row in self.proof.simulated if row not in self.proof.refuted]
+        rows = [row for row in self.proof.simulated if row not in self.proof.refuted and self.competes[row]]
         return min(rows, key=self.rank, default=None)
 
     def rank(self, row: int) -> tuple[Any, ...]:
@@ -155,7 +158,7 @@ class Prover:
 
     def undecided(self, gap: float = 0.0) -> list[int]:
         """Returns rows that were not simulated and may be faster than the best by more than a gap."""
-        open_rows = np.flatnonzero(self.proof.values <= self.best_s() * (1 - gap) * (1 + SLACK))
+        open_rows = np.flatnonzero(self.competes & (self.proof.values <= self.best_s() * (1 - gap) * (1 + SLACK)))
         return [row for row in open_rows.tolist() if row not in self.proof.simulated]
 
     def lower_bound_s(self) -> float:
@@ -177,7 +180,7 @@ class Prover:
         """Returns the next rows to simulate: those of the smallest estimate that are not ruled out."""
         limit = self.best_s() * (1 - gap) * (1 + SLACK)
         batch: list[int] = []
-        for row in order[self.proof.values[order] <= limit].tolist():
+        for row in order[self.competes[order] & (self.proof.values[order] <= limit)].tolist():
             if row in self.proof.simulated or not self._may_win(row, limit):
                 continue
             batch.append(row)

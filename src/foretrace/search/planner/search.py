@@ -7,7 +7,7 @@ closed form, and simulates until bounds rule out all that were not simulated (`p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
@@ -17,6 +17,8 @@ from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
+from foretrace.cost.unit_costs import UnitTimes
+from foretrace.engine import jit
 from foretrace.inputs.model.options import options_between, plan_options
 from foretrace.models.model import Model
 from foretrace.search.planner.asked_axes import space_of
@@ -36,8 +38,10 @@ from foretrace.search.planner.result import (
 from foretrace.search.planner.robust import Rivals, front_of, rivals_of
 from foretrace.search.planner.simulator import PlanSimulator
 from foretrace.search.planner.space import Enumeration, Space
+from foretrace.simulation.action_level import action_step_s
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
+from foretrace.workload.step_spec import step_spec
 
 MAX_SIMULATIONS: Final = 400
 """Simulations after which a search stops although bounds leave plans open."""
@@ -212,20 +216,30 @@ class _Search:
         request = self.request
         left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
         limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
-        if request.objective == "memory":
-            smallest = np.flatnonzero(fitting.needed_bytes == fitting.needed_bytes.min())
-            keep = np.full(len(fitting.table), np.inf)
-            keep[smallest] = 1.0
-            prover = Prover(fitting.table, bounds.bound_s * keep, bounds.estimate_s * keep, simulator)
-        else:
-            weights = self._weights(fitting.table)
-            prover = Prover(fitting.table, bounds.bound_s * weights, bounds.estimate_s * weights, simulator, weights)
+        weights = self._weights(fitting.table)
+        smallest = fitting.needed_bytes == fitting.needed_bytes.min()
+        prover = Prover(
+            fitting.table,
+            bounds.bound_s * weights,
+            bounds.estimate_s * weights,
+            simulator,
+            weights,
+            self._action_s,
+            smallest if request.objective == "memory" else None,
+        )
         self.progress.begin("simulating", 0)
         prover.prove(limits, self._simulated)
         if request.objective == "pareto" and prover.proof.stopped_by != "interrupt":
             front = front_of(prover.expected_s().tolist(), fitting.needed_bytes.tolist())
             prover.simulate(front[:: max(len(front) // MAX_FRONT, 1)])
         return prover
+
+    def _action_s(self, plan: Plan) -> float:
+        """Returns a lower bound of a plan's step: its step at the level of actions."""
+        setting = self.closed_form.setting(plan)
+        units = UnitTimes(self.closed_form.prices(setting))
+        with jit.using():
+            return action_step_s(step_spec(setting), self.machine, units)
 
     def _weights(self, table: PlanTable) -> Floats:
         """Returns what a step of each plan counts: 1, or less where a plan trains more tokens in it."""
@@ -279,7 +293,7 @@ class _Search:
             measure_first=tuple(listed.ranked(row) for row in listed.measure_first()),
             spread=listed.rivals.spread,
             front=tuple(listed.ranked(row) for row in listed.front()),
-            why=self._why(listed, order, simulator),
+            why=self._why(listed, simulator),
         )
 
     def _proof(self, prover: Prover | None) -> SearchProof:
@@ -338,9 +352,11 @@ class _Search:
             )
         return tuple(sorted(misses, key=lambda miss: (miss.step_time_s or 0.0, miss.options)))
 
-    def _why(self, listed: _Listed, order: Sequence[int], simulator: PlanSimulator) -> PlanDifference | None:
+    def _why(self, listed: _Listed, simulator: PlanSimulator) -> PlanDifference | None:
         """Compares the breakdowns of the best plan and of the next that was simulated."""
-        simulated = [row for row in order if row in listed.prover.proof.simulated]
+        prover = listed.prover
+        others = (row for row in prover.proof.simulated if row not in prover.proof.refuted and row != listed.best)
+        simulated = [listed.best, *sorted(others, key=prover.rank)]
         if len(simulated) < 2:
             return None
         first, second = (simulator.answer(listed.prover.table.plan(row)).breakdown.mean_s for row in simulated[:2])
@@ -349,11 +365,16 @@ class _Search:
 
 
 def _divided(table: PlanTable, memory: MemoryColumns, capacity_bytes: int) -> _Fitting:
-    misses = ~memory.fits
+    """Divides plans by whether the memory that they usually need is there.
+
+    Where only an upper limit is known, a plan stays as long as it may fit: its simulation tells.
+    """
+    fits = np.where(memory.exact, memory.needed_bytes <= capacity_bytes, memory.fits)
+    misses = ~fits
     return _Fitting(
-        table.select(memory.fits),
-        memory.peak_bytes[memory.fits],
-        memory.needed_bytes[memory.fits],
+        table.select(fits),
+        memory.peak_bytes[fits],
+        memory.needed_bytes[fits],
         table.select(misses),
         np.maximum(memory.needed_bytes[misses] - capacity_bytes, 0),
     )
@@ -386,7 +407,9 @@ class _Listed:
 
     def order(self) -> list[int]:
         """Returns rows from the best on: simulated plans by rank, among others by their estimates."""
-        rows = np.lexsort((np.arange(len(self.steps_s)), self.fitting.needed_bytes, self.steps_s))
+        steps, needed = self.steps_s, self.fitting.needed_bytes
+        keys = (steps, needed) if self.search.request.objective == "memory" else (needed, steps)
+        rows = np.lexsort((np.arange(len(steps)), *keys))
         limit = self.search.request.top + len(self.prover.proof.refuted)
         order = [row for row in rows[: limit + 1].tolist() if row not in self.prover.proof.refuted]
         return [self.best, *(row for row in order if row != self.best)]

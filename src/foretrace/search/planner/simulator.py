@@ -26,14 +26,17 @@ class SimulatedPlan:
         peak_memory_bytes: The allocated peak of the stage that needs most.
         needed_memory_bytes: The memory that a GPU usually needs.
         capacity_bytes: The memory of a GPU.
-        fits: Whether the plan may run.
     """
 
     step_time_s: float
     peak_memory_bytes: int
     needed_memory_bytes: int
     capacity_bytes: int
-    fits: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory that a GPU usually needs is there."""
+        return self.needed_memory_bytes <= self.capacity_bytes
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class PlanSimulator:
 def _result(answer: Answer) -> SimulatedPlan:
     assert answer.model is not None
     memory = answer.model.memory
-    return SimulatedPlan(answer.step_time_s, memory.peak_bytes, memory.needed_bytes, memory.capacity_bytes, memory.fits)
+    return SimulatedPlan(answer.step_time_s, memory.peak_bytes, memory.needed_bytes, memory.capacity_bytes)
 
 
 _WORKER: Final[dict[str, PlanSimulator]] = {}
