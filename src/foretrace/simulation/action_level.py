@@ -26,7 +26,7 @@ from foretrace.step.build import build_step, end_op
 from foretrace.step.contract import Contraction, UnitSeconds, contractible, ends_alone
 from foretrace.step.groups import Groups
 from foretrace.step.memory_rules import Memory
-from foretrace.step.pattern import MessagePlace, StepPattern, PatternKey, build_pattern
+from foretrace.step.pattern import MessagePlace, PatternKey, StepPattern, build_pattern
 from foretrace.step.segments import PHASES, items_of, parts_of
 from foretrace.step.spec import EndItem, StepSpec, Work
 from foretrace.step.units import UnitWriter

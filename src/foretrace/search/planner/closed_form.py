@@ -18,25 +18,24 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.collector import collector_paused
 from foretrace.basics.mesh import Mesh
 from foretrace.cost.machine import Machine
-from foretrace.cost.unit_costs import MeshPrices, UnitCosts, UnitPricer
+from foretrace.cost.overlap import ResourceUse
+from foretrace.cost.unit_costs import MeshPrices, UnitPricer
 from foretrace.models.model import Model
-from foretrace.program.columns import Collective
 from foretrace.schedules import ActionKind
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import resolve
 from foretrace.search.planner.ends import EndCosts, end_costs
 from foretrace.search.planner.paths import KINDS, ActionChains, rounds
 from foretrace.search.planner.plan_table import PlanTable, combined
-from foretrace.search.planner.shapes import StepShape, UnitKind, unit_works
+from foretrace.search.planner.shapes import StepShape, UnitKind
+from foretrace.search.planner.work_costs import UNIT_AXES, KnownUnits, WorkCosts
 from foretrace.simulation.simulate_input import on_host
-from foretrace.step.segments import CLOSES, OPENS
-from foretrace.step.sharding import ShardedUnits
-from foretrace.step.spec import Call, Compute, Item, Unit, Work
+from foretrace.step.spec import Compute
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle_allowed
-from foretrace.workload.step_spec import launches_of, prefetch_of, sharding_of, step_spec
+from foretrace.workload.step_spec import step_spec
 
 DIVISION: Final = ("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers")
 """Fields that divide the layers among pieces."""
@@ -61,9 +60,6 @@ END: Final = (
     *DIVISION,
 )
 """Fields that the end of a step depends on."""
-
-UNIT_AXES: Final = ("tp", "cp", "ep", "etp")
-"""Axes over which units communicate."""
 
 ROWS_AT_ONCE: Final = 1 << 14
 """Plans that are evaluated at once, so that columns stay in a processor's cache."""
@@ -108,7 +104,8 @@ class ClosedForm:
         self._sizes: PlanSizes | None = None
         self._kinds: dict[UnitKind, int] = {}
         self._pricers: dict[int, UnitPricer] = {}
-        self._works: dict[Plan, _WorkCosts] = {}
+        self._works: dict[Plan, WorkCosts] = {}
+        self._known_units = KnownUnits()
         self._shapes: dict[tuple[Plan, int], _Shape] = {}
         self._raw_shapes: dict[tuple[Plan, int], _Shape] = {}
         self._ends: dict[Plan, EndCosts] = {}
@@ -169,10 +166,11 @@ class ClosedForm:
             self._raw_shapes[key] = _Shape(chains, kinds, units, shape.schedule.chunks, shape.schedule.stages)
         return self._raw_shapes[key]
 
-    def work(self, plan: Plan) -> _WorkCosts:
+    def work(self, plan: Plan) -> WorkCosts:
         """Returns the costs of units under a plan, which is the simplest with the same ones."""
         if plan not in self._works:
-            self._works[plan] = _WorkCosts(self, self.setting(plan))
+            setting = self.setting(plan)
+            self._works[plan] = WorkCosts(setting, self.prices(setting), self._known_units)
         return self._works[plan]
 
     def end(self, plan: Plan, stages: tuple[int, ...]) -> EndCosts:
@@ -191,172 +189,6 @@ class ClosedForm:
     def kinds(self) -> list[UnitKind]:
         """The kinds of units that shapes have so far."""
         return list(self._kinds)
-
-
-class _WorkCosts:
-    """The costs of units of one setting, each kind when it is first asked for."""
-
-    def __init__(self, owner: ClosedForm, setting: Setting) -> None:
-        self.setting, self.prices = setting, owner.prices(setting)
-        self.launches = launches_of(setting)
-        sharding = sharding_of(setting)
-        self.sharded = None if sharding is None else ShardedUnits(sharding, {})
-        self._units: dict[UnitKind, UnitCosts] = {}
-        self._works: dict[UnitKind, Work] = {}
-        self._split: dict[UnitKind, tuple[float, float]] = {}
-        self._split_calls: dict[UnitKind, tuple[Call | None, Call | None]] = {}
-        self._waits: dict[tuple[UnitKind, ...], tuple[float, ...]] = {}
-        self._lost: dict[tuple[object, ActionKind], float] = {}
-        self._beside: dict[object, dict[UnitKind, Floats]] = {}
-        self.output_bytes = 0
-
-    def read(self, kinds: list[UnitKind]) -> list[Item]:
-        """Finds the works of kinds that are not known yet; returns their items, which have to be priced."""
-        unknown = [kind for kind in kinds if kind not in self._units and kind not in self._works]
-        self._works.update(zip(unknown, unit_works(self.setting, unknown), strict=True))
-        return self.prices.items(list(self._works.values()), self.sharded)
-
-    def learn(self) -> None:
-        """Finds the costs of the kinds that were read."""
-        works, self._works = self._works, {}
-        for kind, work in works.items():
-            self._units[kind] = self.prices.unit_costs(work, self.launches, self.sharded)
-            if kind.role == "layer":
-                self.output_bytes = work.output_bytes
-            if self.sharded is not None:
-                unit = Unit(work, kind.number if kind.role == "layer" else -1)
-                gathers, reductions = self.sharded.calls(unit)
-                self._split[kind] = sum(map(self.prices.seconds, gathers)), sum(map(self.prices.seconds, reductions))
-                self._split_calls[kind] = next(iter(gathers), None), next(iter(reductions), None)
-
-    def unit(self, kind: UnitKind) -> UnitCosts:
-        """Returns the costs of a kind that has been learned."""
-        return self._units[kind]
-
-    def split_s(self, kind: UnitKind) -> tuple[float, ...]:
-        """Returns the seconds of a unit's gathers and reductions on their lane, by kind of action."""
-        if self.sharded is None or not self.sharded.spec.overlap:
-            return (0.0,) * KINDS
-        gather, reduce = self._split[kind]
-        again = gather if self._releases(kind) else 0.0
-        return gather, again + reduce, again, reduce
-
-    def split_lost_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
-        """Estimates what a piece loses next to gathers and reductions that it does not wait for, by kind of action."""
-        if self.sharded is None:
-            return (0.0,) * KINDS
-        calls = next((self._split_calls[kind] for kind in piece if any(self._split_calls[kind])), (None, None))
-        waits, lost = self.waits_s(piece), []
-        for action, waited in zip(ActionKind, waits, strict=True):
-            hidden = sum(self.split_s(kind)[action] for kind in piece) - waited
-            lost.append(max(hidden, 0.0) * max(self.lost_share(self.prices, call, action) for call in calls))
-        return tuple(lost)
-
-    def waits_s(self, piece: tuple[UnitKind, ...]) -> tuple[float, ...]:
-        """Returns how long a piece at least waits for its own gathers and reductions, by kind of action.
-
-        A unit begins no sooner than its gather ends. That begins with the unit before it, or after it where nothing is
-        fetched ahead, and comes after the reduction of the unit before that one. Where gathers are further ahead, only
-        the first is counted.
-        """
-        if self.sharded is None:
-            return (0.0,) * KINDS
-        if piece not in self._waits:
-            forward, backward = prefetch_of(self.setting)
-            self._waits[piece] = (
-                self._wait_s(piece, ActionKind.FORWARD, forward),
-                *(self._wait_s(piece[::-1], kind, backward) for kind in list(ActionKind)[1:]),
-            )
-        return self._waits[piece]
-
-    def _wait_s(self, units: tuple[UnitKind, ...], kind: ActionKind, ahead: int) -> float:
-        assert self.sharded is not None
-        opens, closes = kind in (ActionKind.FORWARD, *OPENS), kind in CLOSES
-        gathers = [
-            self._split[unit][0] if opens and (kind == ActionKind.FORWARD or self._releases(unit)) else 0.0
-            for unit in units
-        ]
-        reductions = [self._split[unit][1] if closes else 0.0 for unit in units]
-        # In a pipeline the first gather may run while the stage waits for an activation, and the last reduction while
-        # the gradient of the input is on its way to another stage.
-        one_stage = self.setting.plan.pp == 1
-        first = gathers[0] if one_stage else 0.0
-        if not self.sharded.spec.overlap:
-            return sum(reductions if one_stage else reductions[:-1])
-        if not ahead:
-            return first + sum(gathers[1:])
-        if ahead > 1:
-            return first
-        waited = first
-        for at in range(len(units) - 1):
-            busy = gathers[at + 1] + (reductions[at - 1] if at else 0.0)
-            # It begins with the last computation of the unit before, while calls of that may still go on.
-            busy -= self._units[units[at - 1]].trailing_s[kind] if at else 0.0
-            waited += max(busy - self._units[units[at]].slowed_s[kind], 0.0)
-        return waited
-
-    def last_reduction_s(self, piece: tuple[UnitKind, ...]) -> float:
-        """Returns the reduction that follows the last unit of a piece's backward."""
-        if self.sharded is None or not self.sharded.spec.overlap:
-            return 0.0
-        return self._split[piece[0]][1]
-
-    def _releases(self, kind: UnitKind) -> bool:
-        """Returns whether a unit gathers its parameters again for the backward."""
-        return (
-            self.sharded is not None
-            and self.sharded.spec.gathers
-            and self.sharded.spec.reshard
-            and (kind.role in ("layer", "mtp"))
-        )
-
-    def transfers(self, prices: MeshPrices) -> tuple[float, float]:
-        """Returns the seconds of a transfer and of an exchange between the stages of a mesh."""
-        if prices.mesh.pp == 1:
-            return 0.0, 0.0
-        size = self.output_bytes
-        return prices.transfer_s(size), prices.transfer_s(size, Collective.EXCHANGE)
-
-    def lost_share(self, prices: MeshPrices, call: Call | None, kind: ActionKind) -> float:
-        """Returns the share of its pace that a layer loses in an action while a call of the step runs."""
-        if call is None or not prices.pricer.machine.overlap_cost:
-            return 0.0
-        use = prices.use(call)
-        if (use, kind) not in self._lost:
-            layers = [each for each in self._units if each.role == "layer"]
-            body = self._units[max(layers, key=lambda each: each.number)]  # most models have most of these
-            self._lost[use, kind] = 1 - 1 / self.prices.pricer.slower(body.kernels[kind], use)
-        return self._lost[use, kind]
-
-    def beside_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
-        """Returns what units compute alone, how much longer that takes next to transfers, and how much of it is seen.
-
-        The last are the seconds by which a unit takes longer, at least: calls, gathers and reductions that its
-        computation runs next to may last as long anyway, `[3, kinds, 4]`.
-        """
-        table = np.zeros((3, len(kinds), KINDS))
-        if prices.mesh.pp == 1 or not prices.pricer.machine.overlap_cost:
-            return table
-        use = prices.transfer_use(self.output_bytes)
-        known = self._beside.setdefault(use, {})
-        pricer = self.prices.pricer
-        for at, kind in enumerate(kinds):
-            if kind not in known:
-                rows, unit = np.zeros((3, KINDS)), self._units[kind]
-                for action, kernels in enumerate(unit.kernels):
-                    rows[0, action] = sum(count * pricer.kernel_s[kernel] for count, kernel in kernels)
-                    rows[1, action] = rows[0, action] * (pricer.slower(kernels, use) - 1)
-                    gating = unit.gating[action]
-                    if self.sharded is not None:
-                        continue
-                    if gating is kernels:
-                        rows[2, action] = rows[1, action]
-                    else:
-                        alone_s = sum(count * pricer.kernel_s[kernel] for count, kernel in gating)
-                        rows[2, action] = alone_s * (pricer.slower(gating, use) - 1)
-                known[kind] = rows
-            table[:, at] = known[kind]
-        return table
 
 
 class _Evaluation:
@@ -406,6 +238,8 @@ class _Evaluation:
         self._learn(works, kinds)
         for number, work in enumerate(works):
             for at, kind in enumerate(kinds):
+                if not work.knows(kind):
+                    continue
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.slowed_s
                 self.split[number, at] = work.split_s(kind)
@@ -419,9 +253,14 @@ class _Evaluation:
             self.transfers[number] = work.transfers(each)
             self.beside[:, number] = work.beside_transfers(each, kinds)
 
-    def _learn(self, works: Sequence[_WorkCosts], kinds: list[UnitKind]) -> None:
-        """Finds the costs of units of all works. Kernels of all are priced at once."""
-        items = [work.read(kinds) for work in works]
+    def _learn(self, works: Sequence[WorkCosts], kinds: list[UnitKind]) -> None:
+        """Finds the costs of the units that rows have. Kernels of all are priced at once."""
+        asked: list[dict[UnitKind, None]] = [{} for _ in works]
+        pairs, _ = combined(self.work_of, self.shape_of)
+        for row in pairs.tolist():
+            units = self.shapes[int(self.shape_of[row])].piece_units.any(axis=0)
+            asked[int(self.work_of[row])].update((kinds[at], None) for at in np.flatnonzero(units).tolist())
+        items = [work.read(each) for work, each in zip(works, asked, strict=True)]
         for pricer in self.owner.pricers:
             mine = (
                 item for work, each in zip(works, items, strict=True) if work.prices.pricer is pricer for item in each
@@ -434,11 +273,42 @@ class _Evaluation:
     def _price_ends(self) -> None:
         owner, table = self.owner, self.table
         rows, self.end_of = table.keys(*END)
+        self.end_rows = rows
         shape_of_row = self.shape_of[rows].tolist()
         self.ends = [
             owner.end(_simplest_end(table.plan(row)), self.shapes[number].chains.stages)
             for row, number in zip(rows.tolist(), shape_of_row, strict=True)
         ]
+
+        self._find_losses()
+
+    def _find_losses(self) -> None:
+        """Finds what reductions and gathers at the end of a step cost the layers that they run next to.
+
+        Those that may be hidden are `[reductions and gathers, one chunk or several, ends]`; a layer loses `lost`
+        `[forward and backward, works, uses]` of its pace; `use_of` has the use of either at each end.
+        """
+        numbers: dict[ResourceUse | None, int] = {None: 0}
+        self.use_of = np.zeros((2, len(self.ends)), dtype=np.int64)
+        self.hidden_s = np.zeros((2, 2, len(self.ends)))
+        for at, (row, end) in enumerate(zip(self.end_rows.tolist(), self.ends, strict=True)):
+            prices = self.works[int(self.work_of[row])].prices.pricer.on(self.owner.sizes(self.table.plan(row)).mesh)
+            calls = (end.reduction, end.gather)
+            self.use_of[:, at] = [
+                numbers.setdefault(None if call is None else prices.use(call), len(numbers)) for call in calls
+            ]
+            all_s, first_s = (end.reduced_s[0], end.gathered_s[0]), (end.tail_s[0], end.head_s[0, 0])
+            self.hidden_s[:, 0, at] = [max(whole - part, 0.0) for whole, part in zip(all_s, first_s, strict=True)]
+            self.hidden_s[:, 1, at] = all_s
+        self.lost = np.zeros((2, len(self.works), len(numbers)))
+        examples, _ = combined(self.work_of, self.end_of)
+        for row in examples.tolist():
+            work = int(self.work_of[row])
+            for use in set(self.use_of[:, int(self.end_of[row])].tolist()) - {0}:
+                if not self.lost[1, work, use]:
+                    resources = list(numbers)[use]
+                    for kind in (ActionKind.FORWARD, ActionKind.BACKWARD):
+                        self.lost[kind, work, use] = self.works[work].lost_to(resources, kind)
 
     def bounds(self) -> Bounds:
         """Evaluates all rows, those of one shape at once."""
@@ -505,24 +375,18 @@ class _Evaluation:
         Reductions run next to the last backwards, gathers next to the first forwards. With one stage, all but the last
         reduction and the first gather do; with several chunks on a stage, those of all chunks but one; else hardly any.
         """
-        examples, place = combined(self.work_of[rows], self.end_of[rows])
-        lost = np.zeros(len(examples))
-        chunks = shape.chunks
-        for at, row in enumerate(rows[examples].tolist()):
-            work, end = self.works[int(self.work_of[row])], self.ends[int(self.end_of[row])]
-            prices = work.prices
-            reduced = float(end.reduced_s[0]) - (float(end.tail_s[0]) if chunks == 1 else 0.0)
-            gathered = float(end.gathered_s[0]) - (float(end.head_s[0, 0]) if chunks == 1 else 0.0)
-            part = 1.0 if shape.stages == 1 else (chunks - 1) / chunks
-            if part:
-                lost[at] += part * max(reduced, 0.0) * work.lost_share(prices, end.reduction, ActionKind.BACKWARD)
-                lost[at] += part * max(gathered, 0.0) * work.lost_share(prices, end.gather, ActionKind.FORWARD)
+        part = 1.0 if shape.stages == 1 else (shape.chunks - 1) / shape.chunks
+        lost = np.zeros(len(rows))
+        if part:
+            reduced, gathered = self.hidden_s[:, int(shape.chunks > 1), self.end_of[rows]]
+            lost += part * reduced * self.lost[1, self.work_of[rows], self.use_of[0, self.end_of[rows]]]
+            lost += part * gathered * self.lost[0, self.work_of[rows], self.use_of[1, self.end_of[rows]]]
         works, work_at = distinct_of(self.work_of[rows])
         if not self.split[works].any():
-            return lost[place]
+            return lost
         costs = [self.works[number] for number in works.tolist()]
         beside = np.array([[each for piece in shape.pieces for each in work.split_lost_s(piece)] for work in costs])
-        return np.asarray(lost[place] + _totals(shape.chains, beside.T).max(axis=0)[work_at])
+        return np.asarray(lost + _totals(shape.chains, beside.T).max(axis=0)[work_at])
 
     def _beside_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
         """Returns how much longer the actions of chains take on their own stage next to transfers, `[chains, pairs]`.

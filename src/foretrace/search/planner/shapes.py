@@ -19,7 +19,7 @@ from foretrace.step.spec import Work
 from foretrace.workload import layers
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of
-from foretrace.workload.step_spec import mtp_tables, with_overlap
+from foretrace.workload.step_spec import mtp_tables
 
 UnitRole = Literal["embedding", "layer", "mtp", "head"]
 
@@ -68,7 +68,7 @@ class StepShape:
 
 
 def unit_works(setting: Setting, kinds: Sequence[UnitKind]) -> list[Work]:
-    """Returns the work of each kind under a setting, with the concurrency that its plan asks for.
+    """Returns the work of each kind under a setting, without the concurrency that its plan may ask for.
 
     A setting of another pipeline gives the same works, as long as both have one stage or both have several.
     """
@@ -79,7 +79,7 @@ def unit_works(setting: Setting, kinds: Sequence[UnitKind]) -> list[Work]:
         )
         for recomputed in (True, False)
     }
-    return [with_overlap(_work(variants[kind.recomputed], kind), setting) for kind in kinds]
+    return [_work(variants[kind.recomputed], kind) for kind in kinds]
 
 
 def _work(setting: Setting, kind: UnitKind) -> Work:

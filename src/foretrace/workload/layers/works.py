@@ -105,7 +105,7 @@ def _keeping(setting: Setting, number: int | None = None) -> Keeping:
     return replace(keeping, recompute="none")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _layer_work(shape: Shape, layer: Layer, keeping: Keeping) -> Work:
     size = shape.rows * shape.hidden * shape.size
     return work_of("layer", layer_pieces(shape, layer), shape.stack, keeping, input_bytes=size, output_bytes=size)
@@ -119,19 +119,19 @@ def layer_pieces(shape: Shape, layer: Layer) -> list[Piece]:
     return [*first, *(mixture(shape, second) if isinstance(second, Experts) else feed_forward(shape, second))]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _embedding_work(shape: Shape) -> Work:
     size = shape.rows * shape.hidden * shape.size
     return work_of("embedding", embedding(shape), shape.stack, EVERYTHING, input_bytes=0, output_bytes=size)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _head_work(shape: Shape, *, own_table: bool) -> Work:
     pieces = head(shape, own_table=own_table)
     return work_of("head", pieces, shape.stack, EVERYTHING, input_bytes=0, output_bytes=0)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _mtp_work(shape: Shape, layer: Layer, keeping: Keeping, tables: int) -> Work:
     size = shape.rows * shape.hidden * shape.size
     pieces = [*_joint(shape, tables), *layer_pieces(shape, layer), *head(shape, own_table=False)]

@@ -32,7 +32,7 @@ class FakeSimulator:
         self.asked += rows
         self.batches.append(len(rows))
         return [
-            SimulatedPlan(self.steps_s[row], self.needed_bytes[row], self.needed_bytes[row], 100, self.fits[row])
+            SimulatedPlan(self.steps_s[row], needed := self.needed_bytes[row], needed, needed - (not self.fits[row]))
             for row in rows
         ]
 

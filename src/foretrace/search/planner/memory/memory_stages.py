@@ -22,7 +22,7 @@ from foretrace.step.memory import schedule_memory
 from foretrace.step.sharding import ShardedUnits
 from foretrace.step.spec import ChunkSpec, Compute, EndItem, RoleSpec, Sharding, StepSpec, Unit, Work
 from foretrace.workload.setting import Setting
-from foretrace.workload.step_spec import workspace_bytes
+from foretrace.workload.step_spec import with_overlap, workspace_bytes
 
 
 class StageColumn(IntEnum):
@@ -92,7 +92,7 @@ class UnitSizes:
             gradient_bytes: The size of a gradient that the first backward allocates; 0 where it allocates none.
             splits_backward: Whether input and weight gradients may be actions of their own.
         """
-        works = unit_works(setting, kinds)
+        works = [with_overlap(work, setting) for work in unit_works(setting, kinds)]
         each = [
             unit_memory(work, offloaded=kind.offloaded, gradient_bytes=gradient_bytes, splits_backward=splits_backward)
             for work, kind in zip(works, kinds, strict=True)

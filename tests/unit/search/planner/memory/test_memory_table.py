@@ -19,7 +19,8 @@ from foretrace.search.planner.plan_table import PlanTable
 from foretrace.simulation.job_memory import static_memory
 from foretrace.step.memory import stage_peaks
 from foretrace.workload.constraints import broken
-from foretrace.workload.setting import PlanSizes, Setting
+from foretrace.workload.rules.sizes import PlanSizes
+from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.step_spec import step_spec
 
