@@ -20,12 +20,14 @@ from foretrace.cost.local_overlap import BlockOps, local_cost, longest_chain
 from foretrace.cost.machine import Machine
 from foretrace.cost.network.call_book import CallBook
 from foretrace.cost.overlap import USE_STEP, ResourceUse, resource_use, slowdowns
+from foretrace.cost.pricing import stream_s
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Collective
 from foretrace.program.dispatch import COPIES
 from foretrace.program.kernels import Kernel
 from foretrace.program.program import Communicator
 from foretrace.schedules import ActionKind
+from foretrace.step.contract import ends_alone
 from foretrace.step.groups import group_axes
 from foretrace.step.segments import Segment, UnitPart, count_launches, items_of, parts_of
 from foretrace.step.sharding import ShardedUnits
@@ -52,7 +54,6 @@ class UnitCosts:
         slowed_s: The same with what its own calls cost its computation.
         trailing_s: How long calls go on at the end of `seconds`, or of `slowed_s`, while nothing is computed.
         launches: Kernels and calls that the host launches.
-        ends_alone: Whether nothing of it goes on next to the units after it, so that `seconds` is all there is.
         kernels: The kernels of its computation, each with how often it runs.
         gating: Those of them with which `slowed_s` grows: computation next to calls that take longer is not among them.
     """
@@ -61,7 +62,6 @@ class UnitCosts:
     slowed_s: tuple[float, ...]
     trailing_s: tuple[float, ...]
     launches: tuple[int, ...]
-    ends_alone: tuple[bool, ...]
     kernels: tuple[Kernels, ...]
     gating: tuple[Kernels, ...]
 
@@ -219,28 +219,30 @@ class MeshPrices:
             sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
             split: Whether input and weight gradients are needed apart.
         """
-        seconds, slowed, trailing, counts, alone = [0.0] * 4, [0.0] * 4, [0.0] * 4, [0] * 4, [True] * 4
+        seconds, slowed, trailing, counts = [0.0] * 4, [0.0] * 4, [0.0] * 4, [0] * 4
         kernels: list[Kernels] = [()] * 4
         gating: list[Kernels] = [()] * 4
         for kind in KINDS if split else KINDS[:2]:
             items = items_in(work, kind, sharded)
             parts = parts_of(items)
-            seconds[kind], trailing[kind], alone[kind] = self._chain(parts, launches)
+            seconds[kind], trailing[kind] = self._chain(parts, launches)
             slowed[kind] = seconds[kind]
             counts[kind] = 0 if launches is None else count_launches(items, launches.graphs)
             kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
             gating[kind] = kernels[kind]
             if self.pricer.machine.overlap_cost and _has_waited_calls(parts):
                 costs, gating[kind] = self._local_costs(parts)
-                slowed[kind], trails_s, _ = self._chain(parts, launches, costs)
+                slowed[kind], trails_s = self._chain(parts, launches, costs)
                 trailing[kind] = max(trailing[kind], trails_s)
         times = (tuple(seconds), tuple(slowed), tuple(trailing))
-        return UnitCosts(*times, tuple(counts), tuple(alone), tuple(kernels), tuple(gating))
+        return UnitCosts(*times, tuple(counts), tuple(kernels), tuple(gating))
 
     def compute_s(self, item: Compute) -> float:
         """Returns the seconds of a computation alone."""
         if not isnan(item.seconds):
             return item.seconds
+        if item.moved_bytes and not item.kernels:
+            return float(stream_s(np.array(item.moved_bytes), self.pricer.machine.needed_cluster().gpu))
         known = self.pricer.kernel_s
         try:
             return float(sum(count * known[kernel] for count, kernel in item.kernels))
@@ -269,18 +271,14 @@ class MeshPrices:
 
     def _chain(
         self, parts: Sequence[UnitPart], launches: Launches | None, more_s: Mapping[int, float] | None = None
-    ) -> tuple[float, float, bool]:
-        """Returns when the next unit begins after parts that begin at 0, and whether all have ended then.
-
-        Between the two: for how long it waits for calls after the last computation.
+    ) -> tuple[float, float]:
+        """Returns when the next unit begins after parts that begin at 0, and how long it has then waited for calls.
 
         The order of waits is that of `step.units.UnitWriter`. `more_s` is added to parts by their place.
         """
         lane, before, waits, later = [0.0, 0.0], 0.0, 0.0, 0.0
-        ends_alone = True
         for at, part in enumerate(parts):
             if isinstance(part, Call) and part.concurrent is not None:
-                ends_alone = ends_alone and part.concurrent in ("next", "previous")
                 seconds = self.seconds(part)
                 if part.concurrent == "previous":
                     waits = max(waits, max(lane[-2], before) + seconds)
@@ -298,7 +296,7 @@ class MeshPrices:
                 before, waits, later = waits, later, 0.0
                 lane.append(max(lane[-1], before) + sync_gap_s(launches.seconds))
         end_s = max(lane[-1], waits, later)
-        return end_s, end_s - lane[-1], ends_alone
+        return end_s, end_s - lane[-1]
 
 
 class UnitTimes:
@@ -313,7 +311,7 @@ class UnitTimes:
         if id(work) not in self._costs:
             self._costs[id(work)] = work, self._unit_costs(work)
         costs = self._costs[id(work)][1]
-        return costs.slowed_s[kind] if costs is not None and costs.ends_alone[kind] else None
+        return costs.slowed_s[kind] if costs is not None and ends_alone(items_of(work, kind)) else None
 
     def _unit_costs(self, work: Work) -> UnitCosts | None:
         calls = [item for item in _all_items(work, None) if isinstance(item, Call)]
