@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
 from foretrace.cost.unit_costs import UnitTimes
@@ -125,7 +125,6 @@ def _largest(model: Model, machine: Machine, request: PlanRequest, progress: Sho
     """Returns the search for the largest batch or sequence with which any plan fits."""
     name = LARGEST_FIELDS[request.largest]  # type: ignore[index]
     fixed = {axis: text for axis, text in request.axes.items() if axis != name}
-    base = replace(request, axes=fixed, largest=None)
     if name in request.axes:
         space = space_of(
             model, replace(request.plan, gbs=request.plan.gbs or 1), machine.needed_cluster(), request.axes
@@ -134,16 +133,22 @@ def _largest(model: Model, machine: Machine, request: PlanRequest, progress: Sho
     else:
         start = request.plan.gpus if name == "gbs" else 1024
         values = [start << power for power in range(24)]
-    best: PlanSearch | None = None
+    largest: _Search | None = None
     for value in values:
-        sized = replace(base, plan=replace(request.plan, **{name: value}))
-        search = _Search(model, machine, sized, progress)
-        if not search.fits_any():
+        plan = replace(request.plan, **{name: value})
+        search = _Search(model, machine, replace(request, axes=fixed, largest=None, plan=plan), progress)
+        try:
+            fits = search.fits_any()
+        except InputError:
+            if largest is None:
+                raise
+            break  # more microbatches, or longer sequences, than can be run
+        if largest is None or fits:
+            largest = search
+        if not fits:
             break
-        best = search.run()
-    if best is not None:
-        return best
-    return _Search(model, machine, replace(base, plan=replace(request.plan, **{name: values[0]})), progress).run()
+    assert largest is not None
+    return largest.run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

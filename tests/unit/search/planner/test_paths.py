@@ -14,7 +14,7 @@ from foretrace.models.presets import model as preset
 from foretrace.schedules import ActionKind, Schedule
 from foretrace.schedules.registry import make, names
 from foretrace.search.planner.closed_form import ClosedForm
-from foretrace.search.planner.paths import KINDS, MAX_STAGES, Chains, sampled_stages
+from foretrace.search.planner.paths import KINDS, MAX_STAGES, ActionChains, sampled_stages
 from foretrace.search.planner.shapes import StepShape
 from foretrace.workload.plan import Plan
 
@@ -31,8 +31,8 @@ def shape_of(schedule: str | None, pp: int, vpp: int, microbatches: int) -> Step
     return StepShape.of(ClosedForm(model(pp * vpp), Machine("h100-dgx")).setting(plan))
 
 
-def chains_of(shape: StepShape, *, batched: bool = False) -> Chains:
-    return Chains.of(shape, np.arange(len(shape.pieces)), batched=batched)
+def chains_of(shape: StepShape, *, batched: bool = False) -> ActionChains:
+    return ActionChains.of(shape, np.arange(len(shape.pieces)), batched=batched)
 
 
 def ends_s(schedule: Schedule, seconds: np.ndarray) -> float:
@@ -75,10 +75,8 @@ def test_sampled_stages_have_the_ends(stages: int) -> None:
 @pytest.mark.parametrize("name", names())
 def test_schedules_divide_backwards_on_the_first_stage_or_on_none(name: str) -> None:
     stages, microbatches, chunks = SIZES.get(name, (4, 8, 2 if "interleaved" in name or "looped" in name else None))
-    divided = [
-        (rows.kind == ActionKind.BACKWARD_INPUT).any()
-        for rows in make(name, stages, microbatches, chunks).stage_actions
-    ]
+    schedule = make(name, stages, microbatches, chunks)
+    divided = [(rows.kind == ActionKind.BACKWARD_INPUT).any() for rows in schedule.stage_actions]
     assert divided[0] or not any(divided)
 
 

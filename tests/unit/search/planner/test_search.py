@@ -1,0 +1,178 @@
+"""Small searches from request to result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from foretrace.basics.errors import InputError
+from foretrace.cost.machine import Machine
+from foretrace.models.model import Model
+from foretrace.models.presets import model as preset
+from foretrace.search.planner.request import PlanRequest
+from foretrace.search.planner.result import OUT_OF_MEMORY, PlanSearch
+from foretrace.search.planner.search import search_plans
+from foretrace.search.planner.simulator import PlanSimulator
+from foretrace.workload.plan import Plan
+
+PLAN = Plan(8, gbs=16, seq_len=2048)
+AXES = {"mbs": "1,2", "cp": "1", "vpp": "1", "zero": "0,1", "offload_optimizer": "off", "recompute": "none,full"}
+
+
+class Silence:
+    """Shows nothing of a search, and remembers its parts."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def begin(self, what: str, _count: int) -> None:
+        self.parts.append(what)
+
+    def reach(self, done: int, place: str = "", best: str = "") -> None: ...
+
+
+@cache
+def model(layers: int = 4, name: str = "llama3-8b") -> Model:
+    whole = preset(name)
+    return replace(whole, layers=whole.layers[:layers])
+
+
+@cache
+def machine() -> Machine:
+    return Machine("h100-dgx")
+
+
+def search(request: PlanRequest, of: Model | None = None) -> PlanSearch:
+    return search_plans(of or model(), machine(), request, progress=Silence())
+
+
+@cache
+def plain() -> PlanSearch:
+    return search(PlanRequest(PLAN, AXES))
+
+
+def test_counts_add_up() -> None:
+    result = plain()
+    rejected = sum(count for reason, count in result.rejected.items() if reason != OUT_OF_MEMORY)
+    assert result.distinct <= result.searched - rejected
+    assert result.feasible == result.distinct - result.rejected.get(OUT_OF_MEMORY, 0) > 0
+    assert (result.gpus, result.gbs, result.seq_len) == (8, 16, 2048)
+
+
+def test_the_best_plan_is_simulated_and_listed_first() -> None:
+    result = plain()
+    best = result.best
+    assert best is not None and best.evidence == "simulated"
+    assert result.plans[0] == best and result.indistinguishable[0] == best and result.measure_first[0] == best
+    assert len(result.plans) <= 10
+    steps = [plan.step_time_s for plan in result.plans]
+    assert steps == sorted(steps)
+    answer = PlanSimulator(model(), machine()).answer(best.plan)
+    assert answer.model is not None
+    assert best.step_time_s == answer.step_time_s
+    assert best.peak_memory_bytes == answer.model.memory.peak_bytes
+    assert best.needed_memory_bytes == answer.model.memory.needed_bytes
+    assert best.tokens_per_s_per_gpu == pytest.approx(16 * 2048 / 8 / best.step_time_s)
+
+
+def test_a_complete_search_has_no_gap() -> None:
+    proof, best = plain().search, plain().best
+    assert best is not None
+    assert proof.complete and proof.gap == 0 and proof.undecided == 0 and proof.stopped_by is None
+    assert proof.lower_bound_s == pytest.approx(best.step_time_s, rel=1e-8)
+    assert 1 <= proof.simulations < plain().feasible
+
+
+def test_the_difference_of_two_plans_adds_up_to_that_of_their_steps() -> None:
+    why, best = plain().why, plain().best
+    assert why is not None and best is not None
+    assert sum(why.parts_s.values()) == pytest.approx(best.step_time_s - why.runner_up.step_time_s, abs=1e-9)
+
+
+def test_a_gap_leaves_plans_undecided_and_says_so() -> None:
+    result = search(PlanRequest(PLAN, AXES, gap=0.5))
+    assert result.search.simulations == 1
+    assert result.search.complete and result.search.stopped_by == "gap"
+    assert result.search.undecided > 0 and 0 < result.search.gap <= 0.5
+
+
+def test_a_time_limit_still_gives_a_plan() -> None:
+    result = search(PlanRequest(PLAN, AXES, time_s=1e-9))
+    assert result.best is not None and result.search.simulations == 1
+    assert result.search.stopped_by == "time" and not result.search.complete
+    assert result.search.lower_bound_s is not None and result.search.lower_bound_s < result.best.step_time_s
+
+
+def test_where_nothing_fits_there_is_no_best_and_a_near_miss() -> None:
+    request = PlanRequest(replace(PLAN, gpus=1, gbs=1), {**AXES, "mbs": "1"})
+    result = search(request, preset("llama3-70b"))
+    assert result.best is None and not result.plans and result.feasible == 0
+    assert result.rejected[OUT_OF_MEMORY] == result.distinct
+    assert all(miss.short_bytes for miss in result.near_misses) and result.near_misses
+
+
+def test_an_interrupt_before_the_first_result_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PlanSimulator, "run", interrupted)
+    result = search(PlanRequest(PLAN, AXES))
+    assert result.best is None
+    assert result.search.stopped_by == "interrupt" and not result.search.complete
+    assert result.search.undecided == result.feasible
+
+
+def test_the_smallest_cluster_that_meets_a_deadline() -> None:
+    assert plain().best is not None
+    tokens = 10**9
+    step_s = plain().best.step_time_s  # type: ignore[union-attr]
+    long_s = tokens / (16 * 2048) * step_s
+    request = PlanRequest(PLAN, AXES, gpu_counts=(4, 8, 16), tokens=tokens, deadline_s=1.01 * long_s)
+    met = search(request)
+    assert met.best is not None and met.gpus == 8
+    missed = search(replace(request, deadline_s=long_s / 100))
+    assert missed.best is None
+    assert [note.code for note in missed.diagnostics] == ["deadline-missed"]
+
+
+def test_the_largest_batch_that_fits() -> None:
+    axes = {**AXES, "tp": "1", "pp": "1", "mbs": "all", "zero": "1", "recompute": "none", "gbs": "8,16,64"}
+    result = search(PlanRequest(replace(PLAN, gbs=None), axes, largest="gbs"))
+    assert result.best is not None and result.gbs == 64
+
+
+def test_the_largest_sequence_that_fits() -> None:
+    axes = {**AXES, "tp": "8", "pp": "1", "mbs": "1", "zero": "1", "recompute": "none"}
+    result = search(PlanRequest(replace(PLAN, gbs=8, seq_len=None), axes, largest="seq"), model(1))
+    assert result.best is not None
+    with pytest.raises(InputError):
+        search(PlanRequest(replace(PLAN, gbs=7, seq_len=None), {**axes, "tp": "1"}, largest="seq"), model(1))
+
+
+def test_less_memory_is_an_objective() -> None:
+    result = search(PlanRequest(PLAN, AXES, objective="memory"))
+    assert result.best is not None and plain().best is not None
+    assert result.best.needed_memory_bytes <= min(plan.needed_memory_bytes for plan in plain().plans)
+    assert result.best.step_time_s >= plain().best.step_time_s  # type: ignore[union-attr]
+
+
+def test_a_front_is_simulated_where_it_is_asked_for() -> None:
+    result = search(PlanRequest(PLAN, AXES, objective="pareto"))
+    assert result.best == plain().best or result.best is not None
+    memory = [plan.needed_memory_bytes for plan in result.front]
+    steps = [plan.step_time_s for plan in result.front]
+    assert memory == sorted(memory, reverse=True) and steps == sorted(steps)
+
+
+def test_a_cluster_that_is_too_small_is_refused() -> None:
+    small = Machine(replace(machine().needed_cluster(), nodes=1))
+    with pytest.raises(InputError, match="cluster-too-small"):
+        search_plans(model(), small, PlanRequest(replace(PLAN, gpus=16), AXES), progress=Silence())
+
+
+def test_parts_of_the_work_are_announced() -> None:
+    silence = Silence()
+    search_plans(model(), machine(), PlanRequest(PLAN, {**AXES, "tp": "1"}), progress=silence)
+    assert len(silence.parts) >= 4 and len(set(silence.parts)) == len(silence.parts)
