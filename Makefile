@@ -38,6 +38,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/hta.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/plan_order.py
+	$(BIN)/python benchmarks/planner.py
 	$(BIN)/python benchmarks/batches.py
 
 format: $(VENV)/dev

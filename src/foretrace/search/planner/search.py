@@ -66,8 +66,17 @@ class ShowsProgress(Protocol):
         """Says how much of the part is finished."""
 
 
-def search_plans(model: Model, machine: Machine, request: PlanRequest, *, progress: ShowsProgress) -> PlanSearch:
+def search_plans(
+    model: Model, machine: Machine, request: PlanRequest, *, progress: ShowsProgress, space: Space | None = None
+) -> PlanSearch:
     """Searches as a request asks.
+
+    Args:
+        model: The model.
+        machine: What it runs on.
+        request: What is asked for.
+        progress: Is told how far the search has come.
+        space: The plans, where these are not given by the request's axes.
 
     Raises:
         InputError: The request contradicts itself, the model or the cluster.
@@ -78,7 +87,7 @@ def search_plans(model: Model, machine: Machine, request: PlanRequest, *, progre
     results: list[PlanSearch] = []
     for gpus in counts:
         sized = replace(request, plan=replace(request.plan, gpus=gpus), gpu_counts=())
-        results.append(_Search(model, machine, sized, progress).run())
+        results.append(_Search(model, machine, sized, progress, space).run())
         if request.deadline_s is not None and _meets_deadline(results[-1], request):
             return results[-1]
     if request.deadline_s is not None:
@@ -165,9 +174,16 @@ class _Fitting:
 class _Search:
     """One search, for one number of GPUs."""
 
-    def __init__(self, model: Model, machine: Machine, request: PlanRequest, progress: ShowsProgress) -> None:
+    def __init__(
+        self,
+        model: Model,
+        machine: Machine,
+        request: PlanRequest,
+        progress: ShowsProgress,
+        space: Space | None = None,
+    ) -> None:
         self.model, self.machine, self.request, self.progress = model, machine, request, progress
-        self.space: Space = space_of(model, request.plan, machine.needed_cluster(), request.axes)
+        self.space = space or space_of(model, request.plan, machine.needed_cluster(), request.axes)
         machine.needed_cluster().check_fits(request.plan.gpus)
         self.capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
         self.closed_form = ClosedForm(model, machine)
