@@ -247,7 +247,8 @@ class _Evaluation:
                     self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
         pairs, self.pair_of = combined(self.work_of, mesh_of)
         pair_meshes = (prices[number] for number in mesh_of[pairs].tolist())
-        pair_works = (works[number] for number in self.work_of[pairs].tolist())
+        self.work_of_pair = self.work_of[pairs]
+        pair_works = (works[number] for number in self.work_of_pair.tolist())
         self.transfers, self.beside = np.zeros((len(pairs), 2)), np.zeros((3, len(pairs), len(kinds), KINDS))
         for number, (work, each) in enumerate(zip(pair_works, pair_meshes, strict=True)):
             self.transfers[number] = work.transfers(each)
@@ -325,7 +326,8 @@ class _Evaluation:
     def _of_shape(self, shape: _Shape, rows: Longs) -> tuple[Floats, Floats, Mask]:
         """Returns the bounds and estimates of rows of one shape, and whether their ranks meet."""
         chains = shape.chains
-        works, work = distinct_of(self.work_of[rows])
+        pairs, pair = distinct_of(self.pair_of[rows])
+        works, work_of_pair = distinct_of(self.work_of_pair[pairs])
         seconds = _of_pieces(shape.piece_units, self.seconds[works])
         last_reduction = np.zeros((len(chains.stages), len(works)))
         for at, number in enumerate(works.tolist()):
@@ -334,36 +336,37 @@ class _Evaluation:
                 seconds[:, at] += [wait for piece in shape.pieces for wait in costs_of.waits_s(piece)]
                 finals = (shape.pieces[column // KINDS] for column in chains.finals.tolist())
                 last_reduction[:, at] = [costs_of.last_reduction_s(piece) for piece in finals]
-        seconds = seconds[:, work]
         ends, end = distinct_of(self.end_of[rows])
         costs = [self.ends[number] for number in ends.tolist()]
         head, tail, reduce, host = (
             np.array([getattr(each, name) for each in costs]) for name in ("head_s", "tail_s", "reduce_s", "host_s")
         )
         meets = np.array([each.meets for each in costs])
-        pairs, pair = distinct_of(self.pair_of[rows])
-        transfers = self.transfers[pairs].T[:, pair]
         # The end of a step before and after each chain, [chains, ends].
         final = np.where(chains.leaves < 0, tail[:, chains.last], reduce[:, chains.last, np.maximum(chains.leaves, 0)])
         fixed = (head[:, chains.first, chains.enters] + final).T
         fixed = np.where((chains.whole_stage[:, None] > 0) | meets, fixed, -np.inf)
-        chain = fixed[:, end]
-        chain += np.where(chains.leaves < 0, 1.0, 0.0)[:, None] * last_reduction[chains.last][:, work]
-        chain += chains.transfers[:, None] * transfers[0]
-        chain += chains.exchanges[:, None] * transfers[1]
+        # All that depends on the work and the mesh, [chains, pairs]: there are far fewer pairs than rows.
+        between = np.where(chains.leaves < 0, 1.0, 0.0)[:, None] * last_reduction[chains.last]
         for column in np.flatnonzero(chains.counts.any(axis=0)).tolist():
-            chain += chains.counts[:, column, None] * seconds[column]
+            between += chains.counts[:, column, None] * seconds[column]
+        between = between[:, work_of_pair]
+        between += chains.transfers[:, None] * self.transfers[pairs, 0]
+        between += chains.exchanges[:, None] * self.transfers[pairs, 1]
         if chains.moves.any() and self.beside.any():
-            chain += self._beside_transfers(shape, pairs)[:, pair]
+            between += self._beside_transfers(shape, pairs)
+        chain = between[:, pair]
+        chain += fixed[:, end]
         computing = chain.max(axis=0)
         # The host launches the last action after all others; what follows waits for that action.
         launched = _of_pieces(shape.piece_units, self.launched[works])
         launching = _totals(chains, launched) - launched[chains.finals]
-        by_host = launching[:, work] + seconds[chains.finals] + np.where(meets, (host + tail).T, -np.inf)[:, end]
+        by_host = (launching + seconds[chains.finals])[:, work_of_pair][:, pair]
+        by_host += np.where(meets, (host + tail).T, -np.inf)[:, end]
         meeting = np.array([each.meeting_s for each in costs])[end]
         other = by_host.max(axis=0)
         if self.split[works].any():
-            lane = _totals(chains, _of_pieces(shape.piece_units, self.split[works]))[:, work]
+            lane = _totals(chains, _of_pieces(shape.piece_units, self.split[works]))[:, work_of_pair][:, pair]
             lane += np.where(meets, head[:, :, 0].T + tail.T, 0.0)[:, end]
             other = np.maximum(other, lane.max(axis=0))
         slowed = computing + self._hidden(shape, rows)
