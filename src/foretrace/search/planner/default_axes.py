@@ -32,11 +32,13 @@ from foretrace.workload.rules.sizes import ModelSizes
 from foretrace.workload.settle import MIN_DROPPED, settle
 from foretrace.workload.stack import Stack
 
-MIN_CONTEXT: Final = 2048
-"""Tokens of a sequence that each context-parallel rank keeps: with fewer, attention is too short to hide the ring."""
+MIN_CONTEXT: Final = 4096
+"""Tokens of a sequence that each context-parallel rank keeps: sequences of up to 8,192 are trained without it, or with
+two ranks (Llama 3's report: cp 1 at 8,192 tokens, 16 at 131,072)."""
 MAX_MBS: Final = 16
-MAX_MICROBATCH_TOKENS: Final = 131_072
-"""Tokens of a microbatch: 16 sequences of 8,192 fill any GPU many times over."""
+MAX_MICROBATCH_TOKENS: Final = 32_768
+"""Tokens of a microbatch: matrix products with 8,192 rows fill any GPU; more only take memory and lengthen the
+pipeline's bubble."""
 NODE_GPUS: Final = 8
 """GPUs of the link domains that DeepEP is written for."""
 RECOMPUTED_SHARES: Final = (4, 2)

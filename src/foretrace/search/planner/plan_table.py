@@ -107,6 +107,11 @@ class PlanTable:
         count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
         return PlanTable(self.base, self.values, codes, count)
 
+    def fixed(self, **values: Any) -> PlanTable:
+        """Returns the table with some fields the same in all rows."""
+        kept = {name: each for name, each in self.values.items() if name not in values}
+        return PlanTable(replace(self.base, **values), kept, {name: self.codes[name] for name in kept}, self.rows)
+
     def keys(self, *names: str) -> tuple[Longs, Longs]:
         """Returns which rows have the same values of some fields.
 

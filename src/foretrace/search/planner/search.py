@@ -23,7 +23,7 @@ from foretrace.inputs.model.options import options_between, plan_options
 from foretrace.models.model import Model
 from foretrace.search.planner.asked_axes import space_of
 from foretrace.search.planner.closed_form import Bounds, ClosedForm
-from foretrace.search.planner.memory.memory_table import MemoryColumns, MemoryTable
+from foretrace.search.planner.memory.memory_table import MemoryTable
 from foretrace.search.planner.plan_table import PlanTable
 from foretrace.search.planner.proof import Limits, Prover
 from foretrace.search.planner.request import LARGEST_FIELDS, PlanRequest
@@ -219,9 +219,28 @@ class _Search:
         if self._fitting is None:
             table = self.enumeration().table
             self.progress.begin("checking memory", len(table))
-            memory = self._timed("memory", lambda: MemoryTable(self.model, self.machine).needs(table))
-            self._fitting = _divided(table, memory, self.capacity_bytes)
+            self._fitting = self._timed("memory", lambda: self._divided(table))
         return self._fitting
+
+    def _divided(self, table: PlanTable) -> _Fitting:
+        """Divides plans by whether the memory that they usually need is there.
+
+        Where only an upper limit is known, a plan stays as long as it may fit: its simulation tells.
+        """
+        memory, capacity = MemoryTable(self.model, self.machine), self.capacity_bytes
+        needed_bytes = memory.held_bytes(table)
+        rows = np.flatnonzero(needed_bytes <= capacity)
+        needs = memory.needs(table.select(rows))
+        needed_bytes[rows] = needs.needed_bytes
+        fits = np.zeros(len(table), dtype=bool)
+        fits[rows] = np.where(needs.exact, needs.needed_bytes <= capacity, needs.fits)
+        return _Fitting(
+            table.select(fits),
+            needs.peak_bytes[fits[rows]],
+            needed_bytes[fits],
+            table.select(~fits),
+            np.maximum(needed_bytes[~fits] - capacity, 0),
+        )
 
     def _reached(self, done: int, _total: int) -> None:
         self.progress.reach(done)
@@ -383,22 +402,6 @@ class _Search:
         first, second = (simulator.answer(listed.prover.table.plan(row)).breakdown.mean_s for row in simulated[:2])
         parts = {name: first.get(name, 0.0) - second.get(name, 0.0) for name in (*first, *second)}
         return PlanDifference(listed.ranked(simulated[1]), {name: each for name, each in parts.items() if each})
-
-
-def _divided(table: PlanTable, memory: MemoryColumns, capacity_bytes: int) -> _Fitting:
-    """Divides plans by whether the memory that they usually need is there.
-
-    Where only an upper limit is known, a plan stays as long as it may fit: its simulation tells.
-    """
-    fits = np.where(memory.exact, memory.needed_bytes <= capacity_bytes, memory.fits)
-    misses = ~fits
-    return _Fitting(
-        table.select(fits),
-        memory.peak_bytes[fits],
-        memory.needed_bytes[fits],
-        table.select(misses),
-        np.maximum(memory.needed_bytes[misses] - capacity_bytes, 0),
-    )
 
 
 def _options(plan: Plan) -> str:

@@ -30,7 +30,7 @@ from foretrace.search.planner.memory.memory_stages import (
 from foretrace.search.planner.plan_table import PlanTable, combined
 from foretrace.search.planner.shapes import StepShape, UnitKind
 from foretrace.simulation.job_memory import MESH_FIELDS, OUTSIDE_SOURCES, OutsideSource
-from foretrace.step.optimizer import Adam
+from foretrace.step.optimizer import Adam, Share
 from foretrace.step.sharding import GRADIENT_BUFFERS
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
@@ -94,6 +94,26 @@ class MemoryColumns:
     needed_bytes: Longs
     fits: Mask
     exact: Mask
+
+
+_FindBytes = Callable[[Longs, Longs, "Sequence[_State]"], tuple[Longs, Longs, Longs]]
+
+_SIMPLEST: Final[dict[str, Any]] = {
+    "mbs": 1,
+    "gbs": None,
+    "recompute": "none",
+    "recompute_layers": None,
+    "recompute_modules": None,
+    "offload_layers": 0,
+    "offload_modules": (),
+    "sequence_parallel": None,
+    "cp_comm": "p2p",
+    "tp_overlap": False,
+    "moe_overlap": False,
+    "pp_overlap": False,
+    "dispatcher": "alltoall",
+}
+"""Fields that parameters, gradients and states do not depend on."""
 
 
 class _Software(NamedTuple):
@@ -165,6 +185,20 @@ class MemoryTable:
         fits = low_bytes + outside_bytes - unsure_bytes <= self._capacity_bytes
         return MemoryColumns(peak_bytes[number], needed_bytes[number], fits[number], exact[number])
 
+    def held_bytes(self, table: PlanTable) -> Longs:
+        """Returns what each plan at least holds all the time: parameters, gradients and states of its largest stage.
+
+        They do not depend on microbatches, recomputation or overlap, so that far fewer plans are told apart than by
+        `needs`. A plan that holds more than there is does not fit, whatever else it needs.
+        """
+        if not len(table):
+            return np.zeros(0, dtype=np.int64)
+        simple = table.fixed(**_SIMPLEST)
+        microbatches = np.ones(len(simple), dtype=np.int64) * simple.column("pp")
+        examples, number = combined(simple.keys(*_FIELDS)[1], microbatches)
+        rows = _Rows(self._sizes, simple.select(examples), microbatches[examples])
+        return self._allocated(rows, _held)[0][number]
+
     def _microbatches(self, table: PlanTable) -> Longs:
         """Returns the smallest number of microbatches with which each plan needs the same memory, [rows]."""
         batches, batch = table.keys(*_BATCH)
@@ -178,8 +212,11 @@ class MemoryTable:
         microbatches: Longs = np.minimum(np.array(counts)[batch], np.array(limits)[schedule])
         return microbatches
 
-    def _allocated(self, rows: _Rows) -> tuple[Longs, Longs, Longs, Mask]:
-        """Returns the peak of what is allocated, what is usually and at least reserved, and whether it is exact."""
+    def _allocated(self, rows: _Rows, find: _FindBytes | None = None) -> tuple[Longs, Longs, Longs, Mask]:
+        """Returns the peak of what is allocated, what is usually and at least reserved, and whether it is exact.
+
+        `find` finds the three for stages; by default `_reserved`.
+        """
         shape, state = self._shape_numbers(rows), self._state_numbers(rows)
         states = list(self._states)
         movement = np.array([self._movements[each.movement] for each in states])[state]
@@ -191,7 +228,7 @@ class MemoryTable:
         examples, number = combined(pair, state)
         own = pair[examples]
         entries = np.concatenate(stages)[ranges(starts[own], lengths[own])]
-        peak, usual, low = _reserved(entries, np.repeat(state[examples], lengths[own]), states)
+        peak, usual, low = (find or _reserved)(entries, np.repeat(state[examples], lengths[own]), states)
         begins = np.cumsum(lengths[own]) - lengths[own]
         most = [np.maximum.reduceat(column, begins)[number] for column in (peak, usual, low)]
         exact = np.array([isinstance(each.movement, FormKind) for each in states])[state]
@@ -382,12 +419,27 @@ def _reserved(entries: Longs, state: Longs, states: Sequence[_State]) -> tuple[L
     return result[0], result[1], result[2]
 
 
+def _held(entries: Longs, state: Longs, states: Sequence[_State]) -> tuple[Longs, Longs, Longs]:
+    """Returns the parameters, gradients and states of each entry, in place of what `_reserved` returns."""
+    held = np.empty(len(entries), dtype=np.int64)
+    order = stable_order(state)
+    for rows in np.split(order, np.flatnonzero(np.diff(state[order])) + 1):
+        here = states[int(state[rows[0]])]
+        share = _share(entries[rows].T, here)
+        gradients = here.optimizer.held_gradient_bytes(share) if here.keeps_gradients else 0
+        held[rows] = here.optimizer.held_weight_bytes(share) + gradients + here.optimizer.held_state_bytes(share)
+    return held, held, held
+
+
+def _share(columns: Longs, state: _State) -> Share:
+    """Returns the parameters of stages; `Adam` computes with columns as with numbers."""
+    dense, experts, narrow, narrow_experts = (cast(int, columns[at]) for at in _COUNTS)
+    return state.optimizer.share(dense, experts, (narrow, narrow_experts))
+
+
 def _peak_bytes(columns: Longs, state: _State) -> Longs:
     """Returns the peaks of stages with a state, given their columns, `[columns, stages]`."""
-    optimizer = state.optimizer
-    # `Adam` computes with columns as with numbers.
-    dense, experts, narrow, narrow_experts = (cast(int, columns[at]) for at in _COUNTS)
-    share = optimizer.share(dense, experts, (narrow, narrow_experts))
+    optimizer, share = state.optimizer, _share(columns, state)
     buffers = columns[StageColumn.BUFFERS]
     if state.buffers_gradients:
         divided = optimizer.ranks > 1, optimizer.expert_ranks > 1
