@@ -165,6 +165,16 @@ def test_memory_is_that_of_the_simulator(random: Random) -> None:
     )
 
 
+def test_memory_of_a_plan_does_not_depend_on_the_others_of_its_table() -> None:
+    model = last_layers("llama3-8b", 8)
+    plan = Plan(8, gbs=8, seq_len=2048, pp=4, vpp=2)
+    # The same pieces on other stages, with as many microbatches.
+    others = [replace(plan, pp=2, vpp=4, tp=2), replace(plan, pp=2, vpp=4), replace(plan, vpp=1, mbs=2)]
+    tables = [PlanTable.of(plans) for plans in ([*others, plan], [plan, *others], [plan])]
+    together, before, alone = (MemoryTable(model, machine()).needs(table).peak_bytes for table in tables)
+    assert together[-1] == before[0] == alone[0]
+
+
 Problem = tuple[str, int, Plan, dict[str, str]]
 
 PROBLEMS: Final[dict[str, Problem]] = {

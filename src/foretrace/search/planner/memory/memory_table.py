@@ -247,7 +247,7 @@ class MemoryTable:
     def _shape(self, rows: _Rows, row: int) -> int:
         setting = rows.setting(row)
         step = StepShape.of(setting)
-        key = (setting.schedule, setting.microbatches, setting.has_head_table, step.kinds, step.pieces)
+        key = (setting.schedule, setting.plan.pp, setting.microbatches, setting.has_head_table, step.kinds, step.pieces)
         return cast(int, self._find(("same shape", *key), self._new_shape, step, setting.has_head_table))
 
     def _new_shape(self, step: StepShape, has_head_table: bool) -> int:
