@@ -317,8 +317,8 @@ def measure_order(_: argparse.Namespace) -> Iterator[Figure]:
     estimates = bounds.estimate_s / tokens
     order = np.argsort(estimates, kind="stable")
     rows = np.unique(np.concatenate([np.arange(0, len(table), ORDER_STRIDE), order[: 3 * BEST // 2]]))
-    simulator = PlanSimulator(model, on)
-    results = simulator.run([table.plan(row) for row in rows.tolist()])
+    with PlanSimulator(model, on, workers=2) as simulator:
+        results = simulator.run([table.plan(row) for row in rows.tolist()])
     steps = np.array([result.step_time_s for result in results]) / tokens[rows]
     spread = rows % ORDER_STRIDE == 0
     all_rows = spearman(estimates[rows][spread], steps[spread])
