@@ -6,11 +6,12 @@
 * The schedules, dispatchers and ZeRO stages of the stack's launcher. Sharded parameters (ZeRO-3) of Megatron are an
   alternative to stages, so they are searched without them.
 * Microbatches of a few sequences. No recomputation; parts of a layer that save memory in this model; whole layers, all
-  of a stage, a half and a quarter of it.
+  of a stage or half of it.
 * Overlap of tensor-parallel and expert collectives, on and off. Gradients and parameters are overlapped as the stack
   does by default: off is rarely better.
-* The optimizer on the host, on and off. Offloaded activations, other rank orders, HSDP on Megatron and counted ends are
-  searched where asked for.
+* Experts are not split over tensor-parallel ranks: Megatron-core's guide to experts prefers ep to etp.
+* The optimizer on the host, on and off. Offloaded activations, other values of etp, other rank orders, HSDP on
+  Megatron and counted ends are searched where asked for.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ MAX_MICROBATCH_TOKENS: Final = 32_768
 pipeline's bubble."""
 NODE_GPUS: Final = 8
 """GPUs of the link domains that DeepEP is written for."""
-RECOMPUTED_SHARES: Final = (4, 2)
-"""Parts of a stage's layers that are recomputed: a quarter and a half."""
+RECOMPUTED_SHARES: Final = (2,)
+"""Parts of a stage's layers that are recomputed, besides all: a half."""
+MAX_MODULE_SETS: Final = 3
+"""Sets of parts of a layer that are recomputed: the cheapest, one in between, and the one that saves most."""
 
 RECOMPUTE_FIELDS: Final = ("recompute", "recompute_modules", "recompute_layers")
 
@@ -82,7 +85,7 @@ class DefaultAxes:
             ("p2p", "all_gather", "a2a"),
             lambda value, outer: outer["cp"] > 1 or value == self._first("cp_comm", "p2p"),
         )
-        yield self._axis("etp", self._expert_shards(), lambda value, outer: value in (1, outer["tp"]))
+        yield SpaceAxis.of("etp", (1,))
         chunks = sorted({count for stages in divisors(self._base.gpus) for count in self.chunks(stages)})
         yield self._axis("vpp", chunks, lambda value, outer: value in self.chunks(outer["pp"]))
         yield schedule_axis(self._schedules())
@@ -137,9 +140,6 @@ class DefaultAxes:
     def _expert_groups(self) -> list[int]:
         counts = [experts.count for experts in self._facts.experts]
         return [size for size in divisors(math.gcd(*counts)) if size <= self._base.gpus] if counts else [1]
-
-    def _expert_shards(self) -> list[int]:
-        return self._powers(self._domain) if self._facts.experts else [1]
 
     def _splits_sequences(self, value: bool, outer: Outer) -> bool:
         """Searches both under tp, unless the launcher asks for sequence parallelism there."""
@@ -223,7 +223,10 @@ class DefaultAxes:
         sets = [tuple(module for module in modules if saved.get(module)) for modules in MODULE_SETS]
         if saved.get("core_attn"):
             sets.insert(0, ("core_attn",))
-        return list(dict.fromkeys(modules for modules in sets if modules))
+        distinct = list(dict.fromkeys(modules for modules in sets if modules))
+        if len(distinct) <= MAX_MODULE_SETS:
+            return list(distinct)
+        return [distinct[0], distinct[len(distinct) // 2], distinct[-1]]
 
 
 def schedule_axis(schedules: Sequence[str | None]) -> SpaceAxis:
