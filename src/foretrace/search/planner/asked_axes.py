@@ -24,7 +24,7 @@ from foretrace.models.model import Model
 from foretrace.schedules.registry import names, resolve
 from foretrace.search.planner.default_axes import RECOMPUTE_FIELDS, DefaultAxes, schedule_axis
 from foretrace.search.planner.space import Space, SpaceAxis
-from foretrace.workload.check_plan import check_plan
+from foretrace.workload.check_plan import MAX_TOKENS, check_plan, check_size
 from foretrace.workload.layout import parse_layout
 from foretrace.workload.nearest_plans import divisors
 from foretrace.workload.plan import WORD_LISTS, WORDS, Plan
@@ -42,9 +42,13 @@ _FLAGS: Final = (
 _FLAG_WORDS: Final = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 _FROM_ZERO: Final = ("zero", "offload_layers", "first_stage_layers", "last_stage_layers")
 _RANGE: Final = re.compile(r"\s*([0-9][0-9,]*[kKmM]?)\s*\.\.\s*([0-9][0-9,]*[kKmM]?)\s*")
+MAX_BATCH: Final = 100_000_000
+"""Sequences of a step: more than a step of any training has tokens. Products of sizes stay far below 64 bits."""
 _FORM: Final = "expected values such as 8 or 1,2,4, a range such as 1..16, all, or none"
 
 
+_MOST: Final = {"zero": 3, "gbs": MAX_BATCH, "mbs": MAX_BATCH, "seq_len": MAX_TOKENS}
+"""The largest value of axes where that depends neither on the model nor on the job."""
 _DOUBLED: Final = ("gbs", "seq_len")
 """Axes whose ranges hold a value and its doublings, as those of GPUs do."""
 
@@ -78,6 +82,8 @@ def space_of(
         InputError: An axis or a value is not known, or out of range.
     """
     base = check_plan(base)
+    if base.gbs is not None:
+        check_size("gbs", base.gbs, MAX_BATCH)
     software = stack or plan_stack(base)
     base = replace(base, stack=base.stack or software.name) if stack is None else base
     reader = _Reader(model, base)
@@ -200,7 +206,7 @@ class _Reader:
         if value is None:
             return
         least = 0 if name in _FROM_ZERO else 1
-        most = {"zero": 3, "vpp": len(self._model.layers) + 2}.get(name)
+        most = {**_MOST, "vpp": len(self._model.layers) + 2}.get(name)
         if name in ("tp", "pp", "cp", "ep", "etp", "shard"):
             most = self._base.gpus
         if value < least or (most is not None and value > most):
