@@ -50,15 +50,14 @@ class UnitCosts:
     """The costs of one unit, by kind of action: forward, backward, input gradient, weight gradient.
 
     Attributes:
-        seconds: From its first op to the begin of the next unit, with nothing else on its rank and no overlap cost.
-        slowed_s: The same with what its own calls cost its computation.
-        trailing_s: How long calls go on at the end of `seconds`, or of `slowed_s`, while nothing is computed.
+        slowed_s: From its first op to the begin of the next unit, with nothing else on its rank, and with what its own
+            calls cost its computation.
+        trailing_s: How long calls go on at the end of that while nothing is computed, with that cost or without.
         launches: Kernels and calls that the host launches.
         kernels: The kernels of its computation, each with how often it runs.
         gating: Those of them with which `slowed_s` grows: computation next to calls that take longer is not among them.
     """
 
-    seconds: tuple[float, ...]
     slowed_s: tuple[float, ...]
     trailing_s: tuple[float, ...]
     launches: tuple[int, ...]
@@ -208,25 +207,21 @@ class MeshPrices:
         calls = (call for item in items if isinstance(item, Call) and isnan(item.seconds) for call in self._ids(item))
         self.calls.learn(calls)
 
-    def unit_costs(
-        self, work: Work, launches: Launches | None, sharded: ShardedUnits | None = None, *, split: bool = True
-    ) -> UnitCosts:
+    def unit_costs(self, work: Work, launches: Launches | None, sharded: ShardedUnits | None = None) -> UnitCosts:
         """Returns the costs of a unit. It is faster where its items were priced before, with those of others.
 
         Args:
             work: The unit's work.
             launches: The host's launches.
             sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
-            split: Whether input and weight gradients are needed apart.
         """
-        seconds, slowed, trailing, counts = [0.0] * 4, [0.0] * 4, [0.0] * 4, [0] * 4
-        kernels: list[Kernels] = [()] * 4
-        gating: list[Kernels] = [()] * 4
-        for kind in KINDS if split else KINDS[:2]:
+        slowed, trailing, counts = [0.0] * len(KINDS), [0.0] * len(KINDS), [0] * len(KINDS)
+        kernels: list[Kernels] = [()] * len(KINDS)
+        gating: list[Kernels] = [()] * len(KINDS)
+        for kind in KINDS:
             items = items_in(work, kind, sharded)
             parts = parts_of(items)
-            seconds[kind], trailing[kind] = self._chain(parts, launches)
-            slowed[kind] = seconds[kind]
+            slowed[kind], trailing[kind] = self._chain(parts, launches)
             counts[kind] = 0 if launches is None else count_launches(items, launches.graphs)
             kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
             gating[kind] = kernels[kind]
@@ -234,8 +229,7 @@ class MeshPrices:
                 costs, gating[kind] = self._local_costs(parts)
                 slowed[kind], trails_s = self._chain(parts, launches, costs)
                 trailing[kind] = max(trailing[kind], trails_s)
-        times = (tuple(seconds), tuple(slowed), tuple(trailing))
-        return UnitCosts(*times, tuple(counts), tuple(kernels), tuple(gating))
+        return UnitCosts(tuple(slowed), tuple(trailing), tuple(counts), tuple(kernels), tuple(gating))
 
     def compute_s(self, item: Compute) -> float:
         """Returns the seconds of a computation alone."""
