@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,9 +65,19 @@ class PlanSimulator:
             return simulate_input(job, self.machine, Scenario(), explain=False, even_if_oom=True)
 
     def run(self, plans: Sequence[Plan]) -> list[SimulatedPlan]:
-        """Simulates plans. The results do not depend on the number of workers."""
-        if self.workers == 1 or len(plans) == 1:
-            return [_result(self.answer(plan)) for plan in plans]
+        """Simulates plans. The results do not depend on the number of workers.
+
+        Where processes cannot be started, or one of them is killed, this process simulates.
+        """
+        if self.workers > 1 and len(plans) > 1:
+            try:
+                return self._run_in_processes(plans)
+            except (BrokenProcessPool, OSError):  # no room for processes, or no shared memory for their queues
+                self.__exit__()
+                self.workers = 1
+        return [_result(self.answer(plan)) for plan in plans]
+
+    def _run_in_processes(self, plans: Sequence[Plan]) -> list[SimulatedPlan]:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.workers, initializer=_start, initargs=(self.model, self.machine))
         return list(self._pool.map(_run, plans))
@@ -82,6 +94,8 @@ _WORKER: Final[dict[str, PlanSimulator]] = {}
 
 
 def _start(model: Model, machine: Machine) -> None:
+    # Ctrl-C reaches all processes of a terminal. The one that collects results handles it and ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _WORKER["simulator"] = PlanSimulator(model, machine)
 
 
