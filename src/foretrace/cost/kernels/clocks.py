@@ -104,6 +104,11 @@ def products_factor(gpu: Gpu, mix: Mix, pricer: KernelPricer) -> float:
     return float(max(sustained, ratio**CLOCK_POWER))
 
 
+def least_products_factor(gpu: Gpu) -> float:
+    """Returns the least that `products_factor` returns for any job."""
+    return min(float(efficiency(gpu).sustained["bf16"]), 1.0)
+
+
 def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats, Floats]:
     """Returns the draw of each kernel as shares of the limit: the part that no frequency changes, and the part at the
     highest frequency."""

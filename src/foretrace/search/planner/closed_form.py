@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.collector import collector_paused
 from foretrace.basics.mesh import Mesh
+from foretrace.cost.kernels.clocks import least_products_factor
 from foretrace.cost.machine import Machine
 from foretrace.cost.overlap import ResourceUse
 from foretrace.cost.unit_costs import MeshPrices, UnitPricer
@@ -72,14 +74,12 @@ class Bounds:
     """The step of each plan.
 
     Attributes:
-        bound_s: No simulation is faster; 0 where there is no bound.
+        bound_s: No simulation is faster.
         estimate_s: The expected result of a simulation.
-        meets: Whether all ranks meet once a step, so that the bound counts the pipeline's fill and drain.
     """
 
     bound_s: Floats
     estimate_s: Floats
-    meets: Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +109,17 @@ class ClosedForm:
         self._shapes: dict[tuple[Plan, int], _Shape] = {}
         self._raw_shapes: dict[tuple[Plan, int], _Shape] = {}
         self._ends: dict[Plan, EndCosts] = {}
+
+    @cached_property
+    def least_factor(self) -> float:
+        """The share of its price that a kernel takes at least, whatever the others of its step are.
+
+        It is below 1 where a calibration was recorded at the frequency of a step. Prices are then converted to the
+        frequency of each job, which follows from all its kernels (`Machine.price`).
+        """
+        fit = self.machine.calibration
+        at_step_clocks = fit is not None and fit.at_step_clocks
+        return least_products_factor(self.machine.needed_cluster().gpu) if at_step_clocks else 1.0
 
     def bounds(self, table: PlanTable) -> Bounds:
         """Bounds and estimates all plans of a table, which break no constraint."""
@@ -314,17 +325,17 @@ class _Evaluation:
     def bounds(self) -> Bounds:
         """Evaluates all rows, those of one shape at once."""
         count = len(self.table)
-        bound, estimate, meets = np.zeros(count), np.zeros(count), np.zeros(count, dtype=bool)
+        bound, estimate = np.zeros(count), np.zeros(count)
         order = np.argsort(self.shape_of, kind="stable")
         starts = np.searchsorted(self.shape_of[order], np.arange(len(self.shapes) + 1)).tolist()
         for number, shape in enumerate(self.shapes):
             for first in range(starts[number], starts[number + 1], ROWS_AT_ONCE):
                 rows = order[first : min(first + ROWS_AT_ONCE, starts[number + 1])]
-                bound[rows], estimate[rows], meets[rows] = self._of_shape(shape, rows)
-        return Bounds(bound, estimate, meets)
+                bound[rows], estimate[rows] = self._of_shape(shape, rows)
+        return Bounds(bound * self.owner.least_factor, estimate)
 
-    def _of_shape(self, shape: _Shape, rows: Longs) -> tuple[Floats, Floats, Mask]:
-        """Returns the bounds and estimates of rows of one shape, and whether their ranks meet."""
+    def _of_shape(self, shape: _Shape, rows: Longs) -> tuple[Floats, Floats]:
+        """Returns the bounds and estimates of rows of one shape."""
         chains = shape.chains
         pairs, pair = distinct_of(self.pair_of[rows])
         works, work_of_pair = distinct_of(self.work_of_pair[pairs])
@@ -370,7 +381,7 @@ class _Evaluation:
             lane += np.where(meets, head[:, :, 0].T + tail.T, 0.0)[:, end]
             other = np.maximum(other, lane.max(axis=0))
         slowed = computing + self._hidden(shape, rows)
-        return np.maximum(computing, other) + meeting, np.maximum(slowed, other) + meeting, meets[end]
+        return np.maximum(computing, other) + meeting, np.maximum(slowed, other) + meeting
 
     def _hidden(self, shape: _Shape, rows: Longs) -> Floats:
         """Estimates what computation loses next to calls of the step, and next to those of split parameters.

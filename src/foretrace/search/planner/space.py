@@ -2,7 +2,7 @@
 
 A space is a grid. Combinations are never made one by one: rules are evaluated over the axes that they read, and the
 plans that are left become rows of a `PlanTable`. `default_axes.py` says which values are searched unless others are
-asked for, and `axis_texts.py` reads what a user asks for.
+asked for, and `asked_axes.py` reads what a user asks for.
 """
 
 from __future__ import annotations

@@ -75,8 +75,6 @@ _LARGEST_UNITS: Final = {
     (True, True): StageColumn.UNIT_BOTH,
 }
 """The column of the largest unit, by whether dense parameters and those of experts are split."""
-_MAX_RADIX: Final = 2**62
-"""The largest number of combinations that are numbered without a look at which of them there are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
