@@ -325,8 +325,15 @@ def _next_command(name: str, named: ModelInput, result: PlanSearch, texts: dict[
 def _refuse(result: PlanSearch, output: OutputOptions) -> NoReturn:
     """Ends the command with the smallest change by which a plan would fit."""
     if result.feasible:
-        problem = f"none of {format_count(result.feasible)} plans that fit is predicted to meet the deadline"
-        fail_after_answer(InfeasibleError("nothing-fits", problem, hint="allow more --gpus or --days"), output)
+        problem, hint = (
+            f"none of {format_count(result.feasible)} plans that fit is predicted to meet the deadline",
+            "allow more --gpus or --days",
+        )
+        if not result.misses_deadline:
+            proof = result.search
+            problem = f"none of {format_count(proof.simulations)} simulated plans fits, and others are left"
+            hint = "allow more --time, or pin more axes"
+        fail_after_answer(InfeasibleError("nothing-fits", problem, hint=hint), output)
     problem = f"none of {format_count(result.distinct)} plans that can be launched fits"
     miss = result.nearest_miss
     hint = "take more GPUs, or leave out options that pin an axis"

@@ -260,7 +260,7 @@ def _labelled(label: str, text: str) -> list[Span]:
 def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
     best = search.best
     if best is None:
-        words = "no plan that fits is predicted to meet the deadline" if search.feasible else "no plan fits"
+        words = f"no plan is predicted to {_failure(search)}"
         return [[("  Best     ", ""), (words, "bold red")]]
     facts = [
         f"{format_number(best.tokens_per_s_per_gpu)} tokens/s per GPU",
@@ -278,6 +278,11 @@ def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
     ]
     goal = _goal(search, best, request)
     return [*lines, _labelled("Goal", goal)] if goal else lines
+
+
+def _failure(search: PlanSearch) -> str:
+    """Returns what no plan is predicted to do, where there is no best one."""
+    return "meet the deadline" if search.misses_deadline else "fit" if search.search.complete else "fit so far"
 
 
 def _spare(size: int) -> str:
@@ -309,7 +314,7 @@ def _goal(search: PlanSearch, best: RankedPlan, request: PlanRequest) -> str:
     if search.objective == "memory":
         words.append("the most memory to spare; the fastest of equals")
     if search.objective == "pareto":
-        words.append(f"the fastest of {len(search.front)} plans of which none is both faster and smaller")
+        words.append(f"the fastest of {len(search.front)} plans of which none is predicted both faster and smaller")
     return "; ".join(words)
 
 
@@ -319,7 +324,7 @@ def _proof(search: PlanSearch) -> str:
     plans = f"{format_count(search.distinct)} {_PLANS[proof.space]}"
     runs = f"({format_count(proof.simulations)} simulated)"
     if best is None:
-        return f"none of {plans.rstrip(',')} is predicted to {'meet the deadline' if search.feasible else 'fit'}"
+        return f"none of {plans.rstrip(',')} is predicted to {_failure(search)}"
     stopped = f"stopped by {_STOPPED_BY.get(proof.stopped_by, proof.stopped_by)}: " if proof.stopped_by else ""
     if proof.method == "simulation":
         if proof.complete:
@@ -337,8 +342,6 @@ def _worse(search: PlanSearch, best: RankedPlan) -> str:
     """Returns in words what no plan is predicted to do, by the objective."""
     if search.objective == "memory":
         return f"to leave more than {format_bytes(best.headroom_bytes)} of a GPU"
-    if search.objective == "pareto":
-        return "both faster and smaller than one of the front"
     bound_s, step_s = search.search.lower_bound_s, best.step_time_s
     if bound_s is None or bound_s >= step_s * (1 - _SAME):
         return f"below the best, {format_time(step_s)}"

@@ -15,7 +15,7 @@ import pytest
 
 import foretrace
 from foretrace import load_cluster, load_model
-from foretrace.basics.errors import InfeasibleError, InputError
+from foretrace.basics.errors import Diagnostic, InfeasibleError, InputError
 from foretrace.cli.plan import EXAMPLES
 from foretrace.search.planner.asked_axes import space_of
 from foretrace.search.planner.request import PlanRequest
@@ -211,7 +211,8 @@ class TestExits:
     def test_nothing_meets_the_deadline(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        answer_with(monkeypatch, lambda _: search(best=None))
+        missed = Diagnostic("warning", "deadline-missed", "4,096 GPUs take 90 days")
+        answer_with(monkeypatch, lambda _: search(best=None, diagnostics=(missed,)))
         assert call("plan", *JOB, "--tokens", "15T", "--days", "1") == 4
         printed = capsys.readouterr()
         assert "--days" in printed.err and "--recompute" not in printed.err  # less memory would not help

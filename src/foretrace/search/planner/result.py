@@ -51,17 +51,18 @@ class RankedPlan:
 
 @dataclass(frozen=True, slots=True)
 class SearchProof:
-    """What the search has shown about the model's predictions.
+    """States what a search has shown about predictions.
 
     Attributes:
         complete: Whether no plan of the space is predicted to be faster than the best by more than `gap`.
-        lower_bound_s: No plan that was not simulated is predicted below this; None where there is no bound.
+        lower_bound_s: No plan is predicted below this step, or below the equivalent where plans differ in the tokens of
+            a step; None where there is no best plan.
         gap: By how much such a plan may be faster than the best, as a share of the best; 0 where complete.
         simulations: Full simulations.
         action_runs: Runs at the level of actions.
         space: Whether every plan can be launched, or some only exist in the model.
         method: `bound` where bounds rule out the plans that were not simulated, `simulation` where there is no bound.
-        undecided: Plans whose bound is below the best and that were not simulated.
+        undecided: Plans that were not simulated and whose bound is not above the best.
         stopped_by: The limit that ended the search early, if any.
     """
 
@@ -119,7 +120,7 @@ class PlanSearch:
         searched: Combinations of values that were considered.
         distinct: Plans that can be launched and differ in what they do, whether they fit or not.
         feasible: Launchable plans that fit into memory.
-        best: The best plan; None where nothing fits.
+        best: The best plan; None where nothing fits or meets the deadline, or no simulation has ended.
         plans: The best plans in order, the best first.
         rejected: How many combinations each rule removed, by its name, and how many distinct plans do not fit
             (`OUT_OF_MEMORY`).
@@ -159,6 +160,11 @@ class PlanSearch:
     launch_options: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def misses_deadline(self) -> bool:
+        """Whether plans fit, and none meets the deadline."""
+        return any(note.code == "deadline-missed" for note in self.diagnostics)
 
     @property
     def nearest_miss(self) -> NearMiss | None:

@@ -44,13 +44,17 @@ from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.step_spec import step_spec
 
 MAX_SIMULATIONS: Final = 400
-"""Simulations after which a search stops although bounds leave plans open."""
+"""Simulations after which a search stops although bounds leave plans open. A proof takes some tens (docs/planner.md);
+plans that are still open after ten times as many are nearly equal, and the gap that is left says how nearly."""
 MAX_FRONT: Final = 12
-"""Plans of a front that are simulated."""
+"""Plans of a front that are simulated: more than a screen lists."""
 NEAR: Final = 1.25
-"""Times the memory of a GPU up to which a plan that does not fit is a near miss."""
+"""Times the memory of a GPU up to which a plan that does not fit is a near miss: with less than a quarter to save, one
+more option such as partial recomputation may be enough."""
 MAX_NEAR: Final = 400
-"""Near misses that are estimated."""
+"""Near misses that are estimated, those that lack least first: bounds of as many take a fraction of a second."""
+MIN_TIME_S: Final = 1e-3
+"""The time that is left to a search whose time is over: it simulates one plan."""
 
 
 Result = TypeVar("Result")
@@ -81,18 +85,26 @@ def search_plans(
     Raises:
         InputError: The request contradicts itself, the model or the cluster.
     """
+    began = time.monotonic()
     if request.largest is not None:
         return _largest(model, machine, request, progress)
     counts = request.gpu_counts or (request.plan.gpus,)
     results: list[PlanSearch] = []
     for gpus in counts:
-        sized = replace(request, plan=replace(request.plan, gpus=gpus), gpu_counts=())
+        sized = replace(_with_time_left(request, began), plan=replace(request.plan, gpus=gpus), gpu_counts=())
         results.append(_Search(model, machine, sized, progress, space).run())
         if request.deadline_s is not None and _meets_deadline(results[-1], request):
             return results[-1]
     if request.deadline_s is not None:
         return _too_late(results[-1], request)
     return min(results, key=lambda result: _value(result, request))
+
+
+def _with_time_left(request: PlanRequest, began: float) -> PlanRequest:
+    """Returns a request whose time is what is left of it since `began`, so that several searches share it."""
+    if request.time_s is None:
+        return request
+    return replace(request, time_s=max(request.time_s - (time.monotonic() - began), MIN_TIME_S))
 
 
 def _meets_deadline(result: PlanSearch, request: PlanRequest) -> bool:
@@ -132,7 +144,7 @@ def _rate(result: PlanSearch, best: RankedPlan) -> float:
 
 def _largest(model: Model, machine: Machine, request: PlanRequest, progress: ShowsProgress) -> PlanSearch:
     """Returns the search for the largest batch or sequence with which any plan fits."""
-    name = LARGEST_FIELDS[request.largest]  # type: ignore[index]
+    name, began = LARGEST_FIELDS[request.largest], time.monotonic()  # type: ignore[index]
     fixed = {axis: text for axis, text in request.axes.items() if axis != name}
     if name in request.axes:
         space = space_of(
@@ -142,22 +154,26 @@ def _largest(model: Model, machine: Machine, request: PlanRequest, progress: Sho
     else:
         start = request.plan.gpus if name == "gbs" else 1024
         values = [start << power for power in range(24)]
-    largest: _Search | None = None
+    searches: list[_Search] = []
     for value in values:
         plan = replace(request.plan, **{name: value})
-        search = _Search(model, machine, replace(request, axes=fixed, largest=None, plan=plan), progress)
+        sized = replace(_with_time_left(request, began), axes=fixed, largest=None, plan=plan)
+        search = _Search(model, machine, sized, progress)
         try:
             fits = search.fits_any()
         except InputError:
-            if largest is None:
+            if not searches:
                 raise
             break  # more microbatches, or longer sequences, than can be run
-        if largest is None or fits:
-            largest = search
+        if fits or not searches:
+            searches.append(search)
         if not fits:
             break
-    assert largest is not None
-    return largest.run()
+    # Simulations may refute all plans that might fit (`_divided`); then a smaller value is the largest.
+    result = searches.pop().run()
+    while result.best is None and result.search.stopped_by != "interrupt" and searches:
+        result = searches.pop().run()
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,9 +285,9 @@ class _Search:
         )
         self.progress.begin("simulating", 0)
         prover.prove(limits, self._simulated)
-        if request.objective == "pareto" and prover.proof.stopped_by != "interrupt":
-            front = front_of(prover.expected_s().tolist(), fitting.needed_bytes.tolist())
-            prover.simulate(front[:: max(len(front) // MAX_FRONT, 1)])
+        if request.objective == "pareto" and prover.proof.stopped_by not in ("interrupt", "time"):
+            front = front_of(prover.weighted_s().tolist(), fitting.needed_bytes.tolist())
+            prover.simulate(front[:: -(-len(front) // MAX_FRONT)])
         return prover
 
     def _action_s(self, plan: Plan) -> float:
@@ -341,11 +357,11 @@ class _Search:
         if prover is None:
             return SearchProof(True, None, 0.0, 0, 0, space, "bound")  # type: ignore[arg-type]
         best_s, lower_s, left = prover.best_s(), prover.lower_bound_s(), prover.undecided(self.request.gap)
-        proof, is_known = prover.proof, prover.best() is not None
+        proof, best = prover.proof, prover.best()
         return SearchProof(
             complete=not left,
-            lower_bound_s=lower_s if is_known else None,
-            gap=(best_s - lower_s) / best_s if is_known else 0.0,
+            lower_bound_s=None if best is None else lower_s / float(prover.weights[best]),
+            gap=0.0 if best is None else (best_s - lower_s) / best_s,
             simulations=len(proof.simulated),
             action_runs=proof.action_runs,
             space=space,  # type: ignore[arg-type]
@@ -356,8 +372,12 @@ class _Search:
 
     def _diagnostics(self, prover: Prover | None) -> tuple[Diagnostic, ...]:
         notes = []
-        if self.machine.network == "flow":
-            text = "bounds do not count shared links, so that more plans than usual are simulated"
+        reasons = {
+            "do not count shared links": self.machine.network == "flow",
+            "hold for any frequency, which follows from a whole step": self.closed_form.least_factor < 1,
+        }
+        for reason in (reason for reason, applies in reasons.items() if applies):
+            text = f"bounds {reason}, so that more plans than usual are simulated"
             notes.append(Diagnostic("note", "loose-bound", text))
         if prover is not None and prover.proof.refuted:
             text = f"{len(prover.proof.refuted)} plans that might have fitted do not, as their simulations show"
@@ -401,7 +421,9 @@ class _Search:
             return None
         first, second = (simulator.answer(listed.prover.table.plan(row)).breakdown.mean_s for row in simulated[:2])
         parts = {name: first.get(name, 0.0) - second.get(name, 0.0) for name in (*first, *second)}
-        return PlanDifference(listed.ranked(simulated[1]), {name: each for name, each in parts.items() if each})
+        return PlanDifference(
+            listed.ranked(simulated[1]), {name: seconds for name, seconds in parts.items() if seconds}
+        )
 
 
 def _options(plan: Plan) -> str:
@@ -409,14 +431,15 @@ def _options(plan: Plan) -> str:
 
 
 def _saving_change(plan: Plan, misses: PlanTable, row: int, fitting: PlanTable) -> str | None:
-    """Returns the smallest change of options by which a plan fits, as far as the search has such a plan."""
+    """Returns the smallest change of options by which a plan fits, as far as the search has such a plan.
+
+    Both tables are parts of one, so that they have the same codes.
+    """
     if not len(fitting):
         return None
     different = np.zeros(len(fitting), dtype=np.int64)
-    for name, values in fitting.values.items():
-        value = misses.values_of(name)[int(misses.codes_of(name)[row])]
-        same = values.index(value) if value in values else -1
-        different += fitting.codes_of(name) != same
+    for name, codes in fitting.codes.items():
+        different += codes != misses.codes[name][row]
     return options_between(plan, fitting.plan(int(different.argmin())))
 
 
@@ -425,15 +448,17 @@ class _Listed:
 
     def __init__(self, search: _Search, fitting: _Fitting, prover: Prover, best: int) -> None:
         self.search, self.fitting, self.prover, self.best = search, fitting, prover, best
-        self.steps_s = prover.expected_s()
-        self.rivals: Rivals = rivals_of(fitting.table, self.steps_s, best, search.model)
+        self.steps_s, self.weighted_s = prover.expected_s(), prover.weighted_s()
+        # A plan that needs more memory is no rival where memory decides, however fast it is.
+        rivalling_s = np.where(prover.competes, self.weighted_s, np.inf)
+        self.rivals: Rivals = rivals_of(fitting.table, rivalling_s, best, search.model)
         self._place: Mapping[int, int] = {row: place for place, row in enumerate(self.rivals.rows.tolist())}
 
     def order(self) -> list[int]:
         """Returns rows from the best on: simulated plans by rank, among others by their estimates."""
-        steps, needed = self.steps_s, self.fitting.needed_bytes
-        keys = (steps, needed) if self.search.request.objective == "memory" else (needed, steps)
-        rows = np.lexsort((np.arange(len(steps)), *keys))
+        steps_s, needed = self.weighted_s, self.fitting.needed_bytes
+        keys = (steps_s, needed) if self.search.request.objective == "memory" else (needed, steps_s)
+        rows = np.lexsort((np.arange(len(needed)), *keys))
         limit = self.search.request.top + len(self.prover.proof.refuted)
         order = [row for row in rows[: limit + 1].tolist() if row not in self.prover.proof.refuted]
         return [self.best, *(row for row in order if row != self.best)]
@@ -448,7 +473,7 @@ class _Listed:
 
     def front(self) -> list[int]:
         """Returns the rows of which none is both faster and smaller."""
-        return front_of(self.steps_s.tolist(), self.fitting.needed_bytes.tolist())
+        return front_of(self.weighted_s.tolist(), self.fitting.needed_bytes.tolist())
 
     def ranked(self, row: int) -> RankedPlan:
         """Returns a row as it is shown."""
@@ -462,7 +487,7 @@ class _Listed:
             options=_options(plan),
             step_time_s=step_s,
             evidence="estimated" if simulated is None else "simulated",
-            bound_s=float(self.prover.proof.values[row]),
+            bound_s=float(self.prover.proof.values[row] / self.prover.weights[row]),
             peak_memory_bytes=peak,
             needed_memory_bytes=needed,
             headroom_bytes=self.search.capacity_bytes - needed,

@@ -183,3 +183,20 @@ def test_estimates_below_their_bounds_are_not_believed() -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(1.23456789049, 1.23456789), (0.0, 0.0), (1e-30, 1e-30)])
 def test_steps_are_compared_in_nine_digits(seconds: float, expected: float) -> None:
     assert rounded(seconds) == expected
+
+
+def test_time_ends_runs_at_the_level_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("foretrace.search.planner.proof.time.monotonic", lambda: float(next(clock)))
+    count = 50
+    proving, _ = prover([5.0] + [9.0] * (count - 1), [1.0] * count, [1.0] + [2.0] * (count - 1))
+    proving.action_s = lambda _: 8.0
+    proof = proving.prove(Limits(time_s=8.0))
+    assert proof.stopped_by == "time" and 0 < proof.action_runs < count - 1
+    assert proving.undecided()
+
+
+def test_time_does_not_end_a_proof_before_a_plan_fits() -> None:
+    proving, _ = prover([1.0, 2.0, 3.0, 4.0], [0.5] * 4, fits=[False, False, True, True])
+    proving.prove(Limits(time_s=0.0))
+    assert proving.best() == 2

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from foretrace.basics.errors import InputError
+from foretrace.cost.calibration import Calibration, MadeOf
+from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost.kernels.kernel_profile import KernelProfile
 from foretrace.cost.machine import Machine
+from foretrace.hardware.presets import gpu
 from foretrace.models.model import Model
 from foretrace.models.presets import model as preset
+from foretrace.program.kernels import Gemm
+from foretrace.search.planner.closed_form import ClosedForm
+from foretrace.search.planner.plan_table import PlanTable
 from foretrace.search.planner.request import PlanRequest
 from foretrace.search.planner.result import OUT_OF_MEMORY, PlanSearch
 from foretrace.search.planner.search import search_plans
-from foretrace.search.planner.simulator import PlanSimulator
+from foretrace.search.planner.simulator import PlanSimulator, SimulatedPlan
 from foretrace.workload.plan import Plan
 
 PLAN = Plan(8, gbs=16, seq_len=2048)
@@ -160,7 +169,8 @@ def test_less_memory_is_an_objective() -> None:
 
 def test_a_front_is_simulated_where_it_is_asked_for() -> None:
     result = search(PlanRequest(PLAN, AXES, objective="pareto"))
-    assert result.best == plain().best or result.best is not None
+    assert result.best is not None and plain().best is not None
+    assert result.best.plan == plain().best.plan
     memory = [plan.needed_memory_bytes for plan in result.front]
     steps = [plan.step_time_s for plan in result.front]
     assert memory == sorted(memory, reverse=True) and steps == sorted(steps)
@@ -176,3 +186,64 @@ def test_parts_of_the_work_are_announced() -> None:
     silence = Silence()
     search_plans(model(), machine(), PlanRequest(PLAN, {**AXES, "tp": "1"}), progress=silence)
     assert len(silence.parts) >= 4 and len(set(silence.parts)) == len(silence.parts)
+
+
+def test_plans_of_different_batches_are_compared_by_their_tokens() -> None:
+    axes = {**AXES, "gbs": "16,64", "recompute": "none"}
+    result = search(PlanRequest(replace(PLAN, gbs=None), axes, objective="tokens"))
+    rates = [plan.tokens_per_s_per_gpu for plan in result.plans]
+    assert result.best is not None and result.best.plan.gbs == 64
+    assert rates == sorted(rates, reverse=True)
+    assert {plan.plan.gbs for plan in result.plans} == {16, 64}
+    assert all(plan.bound_s is not None and plan.bound_s <= plan.step_time_s * (1 + 1e-8) for plan in result.plans)
+    assert result.search.lower_bound_s == pytest.approx(result.best.step_time_s, rel=1e-8)
+    assert result.best.wins == max(plan.wins for plan in result.plans)
+
+
+def test_faster_plans_are_not_rivals_where_memory_decides() -> None:
+    result = search(PlanRequest(PLAN, AXES, objective="memory"))
+    assert result.best is not None
+    assert {plan.needed_memory_bytes for plan in result.indistinguishable} == {result.best.needed_memory_bytes}
+
+
+def test_the_largest_batch_is_smaller_where_simulations_refute_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PlanSimulator.run
+
+    def refuting(simulator: PlanSimulator, plans: Sequence[Plan]) -> list[SimulatedPlan]:
+        results = zip(plans, run(simulator, plans), strict=True)
+        return [replace(result, capacity_bytes=0) if plan.gbs == 64 else result for plan, result in results]
+
+    monkeypatch.setattr(PlanSimulator, "run", refuting)
+    axes = {**AXES, "tp": "1", "pp": "1", "mbs": "1", "zero": "1", "recompute": "none", "gbs": "8,16,64"}
+    result = search(PlanRequest(replace(PLAN, gbs=None), axes, largest="gbs"))
+    assert result.best is not None and result.gbs == 16
+
+
+def test_bounds_hold_where_prices_follow_from_the_clocks_of_a_step() -> None:
+    products = tuple(Gemm(m, n, 4096) for m in (2048, 8192) for n in (2048, 8192))
+    seconds, unknown = kernel_pricer(gpu("h200-sxm"), prices="model").price(products).duration_s, np.zeros(4)
+    profile = KernelProfile({}, products, seconds, seconds, unknown, unknown)
+    recorded = MadeOf("step.json.gz", "trace", kernels=4, step_s=0.5, busy=0.95, slower=1.2, products=3, flops=1e14)
+    on = Machine("h200-dgx", calibration=Calibration("my.yaml", "h200-sxm", made_of=(recorded,), kernels=profile))
+    plan = Plan(1, gbs=2, seq_len=4096)
+    bounds = ClosedForm(model(), on).bounds(PlanTable.of([plan]))
+    assert 0 < bounds.bound_s[0] <= PlanSimulator(model(), on).answer(plan).step_time_s
+    result = search_plans(model(), on, PlanRequest(plan, AXES), progress=Silence())
+    assert "loose-bound" in {note.code for note in result.diagnostics}
+
+
+@pytest.mark.parametrize(("plan", "axes"), [(Plan(8, gbs=10**23), {}), (PLAN, {"mbs": str(10**23)})])
+def test_batches_beyond_any_training_are_refused(plan: Plan, axes: dict[str, str]) -> None:
+    with pytest.raises(InputError) as refused:
+        search(PlanRequest(plan, axes))
+    assert refused.value.code == "out-of-range"
+
+
+def test_plans_are_simulated_here_where_processes_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(38, "no shared memory")
+
+    monkeypatch.setattr("foretrace.search.planner.simulator.ProcessPoolExecutor", refused)
+    plans = [PLAN, replace(PLAN, tp=2)]
+    with PlanSimulator(model(), machine(), workers=2) as simulator:
+        assert simulator.run(plans) == PlanSimulator(model(), machine()).run(plans)
