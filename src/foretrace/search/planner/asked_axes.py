@@ -47,7 +47,7 @@ MAX_BATCH: Final = 100_000_000
 _FORM: Final = "expected values such as 8 or 1,2,4, a range such as 1..16, all, or none"
 
 
-_MOST: Final = {"zero": 3, "gbs": MAX_BATCH, "mbs": MAX_BATCH, "seq_len": MAX_TOKENS}
+MAX_VALUES: Final = {"zero": 3, "gbs": MAX_BATCH, "mbs": MAX_BATCH, "seq_len": MAX_TOKENS}
 """The largest value of axes where that depends neither on the model nor on the job."""
 _DOUBLED: Final = ("gbs", "seq_len")
 """Axes whose ranges hold a value and its doublings, as those of GPUs do."""
@@ -206,7 +206,7 @@ class _Reader:
         if value is None:
             return
         least = 0 if name in _FROM_ZERO else 1
-        most = {**_MOST, "vpp": len(self._model.layers) + 2}.get(name)
+        most = {**MAX_VALUES, "vpp": len(self._model.layers) + 2}.get(name)
         if name in ("tp", "pp", "cp", "ep", "etp", "shard"):
             most = self._base.gpus
         if value < least or (most is not None and value > most):

@@ -90,14 +90,24 @@ def search_plans(
         return _largest(model, machine, request, progress)
     counts = request.gpu_counts or (request.plan.gpus,)
     results: list[PlanSearch] = []
+    refused: list[InputError] = []
     for gpus in counts:
         sized = replace(_with_time_left(request, began), plan=replace(request.plan, gpus=gpus), gpu_counts=())
-        results.append(_Search(model, machine, sized, progress, space).run())
-        if request.deadline_s is not None and _meets_deadline(results[-1], request):
+        try:
+            results.append(_Search(model, machine, sized, progress, space).run())
+        except InputError as error:
+            refused.append(error)
+            continue
+        is_met = request.deadline_s is not None and _meets_deadline(results[-1], request)
+        if is_met or results[-1].search.stopped_by == "interrupt":
             return results[-1]
+    if not results:
+        raise refused[0]
     if request.deadline_s is not None:
         return _too_late(results[-1], request)
-    return min(results, key=lambda result: _value(result, request))
+    best = min(results, key=lambda result: _value(result, request))
+    notes = (Diagnostic("note", "no-plans", f"a number of GPUs was left out: {error.message}") for error in refused)
+    return replace(best, diagnostics=(*best.diagnostics, *notes))
 
 
 def _with_time_left(request: PlanRequest, began: float) -> PlanRequest:
@@ -178,7 +188,15 @@ def _largest(model: Model, machine: Machine, request: PlanRequest, progress: Sho
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitting:
-    """The plans that fit, with their memory, and those that do not."""
+    """The plans that fit, with their memory, and those that do not.
+
+    Attributes:
+        table: Plans that fit, or may fit.
+        peak_bytes: Their allocated peaks, or upper limits of these.
+        needed_bytes: The memory that they need, or upper limits of it.
+        misses: Plans that do not fit.
+        missing_bytes: Memory that these lack at least.
+    """
 
     table: PlanTable
     peak_bytes: Longs
@@ -204,6 +222,7 @@ class _Search:
         self.capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
         self.closed_form = ClosedForm(model, machine)
         self.seconds: dict[str, float] = {}
+        self._memory = MemoryTable(model, machine)
         self._began = time.monotonic()
         self._enumeration: Enumeration | None = None
         self._fitting: _Fitting | None = None
@@ -243,7 +262,7 @@ class _Search:
 
         Where only an upper limit is known, a plan stays as long as it may fit: its simulation tells.
         """
-        memory, capacity = MemoryTable(self.model, self.machine), self.capacity_bytes
+        memory, capacity = self._memory, self.capacity_bytes
         needed_bytes = memory.held_bytes(table)
         rows = np.flatnonzero(needed_bytes <= capacity)
         needs = memory.needs(table.select(rows))
@@ -386,13 +405,9 @@ class _Search:
 
     def _near_misses(self, fitting: _Fitting) -> tuple[NearMiss, ...]:
         """Returns for each way of recomputing the fastest plan that nearly fits, and the change that saves it."""
-        near = np.flatnonzero(fitting.missing_bytes <= (NEAR - 1) * self.capacity_bytes)
-        if not len(near):
-            near = np.argsort(fitting.missing_bytes, kind="stable")[:1]
-        near = near[np.argsort(fitting.missing_bytes[near], kind="stable")][:MAX_NEAR]
-        if not len(near):
+        if not len(fitting.misses):
             return ()
-        table = fitting.misses.select(near)
+        table, short_bytes = self._nearest(fitting)
         steps = self._timed("near misses", lambda: self.closed_form.bounds(table)).estimate_s
         misses = []
         examples, family = table.keys("recompute", "recompute_modules", "recompute_layers", "zero")
@@ -406,11 +421,21 @@ class _Search:
                     plan=plan,
                     options=_options(plan),
                     step_time_s=float(steps[row]),
-                    short_bytes=int(fitting.missing_bytes[near[row]]),
+                    short_bytes=int(short_bytes[row]),
                     saved_by=_saving_change(plan, table, row, fitting.table),
                 )
             )
         return tuple(sorted(misses, key=lambda miss: (miss.step_time_s or 0.0, miss.options)))
+
+    def _nearest(self, fitting: _Fitting) -> tuple[PlanTable, Longs]:
+        """Returns the plans that nearly fit, at least one, and the bytes that each lacks."""
+        near = np.argsort(fitting.missing_bytes, kind="stable")[:MAX_NEAR]
+        table = fitting.misses.select(near)
+        short_bytes = np.maximum(self._memory.needs(table).needed_bytes - self.capacity_bytes, 0)
+        limit = max((NEAR - 1) * self.capacity_bytes, int(short_bytes.min()))
+        rows = np.flatnonzero(short_bytes <= limit)
+        rows = rows[np.argsort(short_bytes[rows], kind="stable")]
+        return table.select(rows), short_bytes[rows]
 
     def _why(self, listed: _Listed, simulator: PlanSimulator) -> PlanDifference | None:
         """Compares the breakdowns of the best plan and of the next that was simulated."""

@@ -119,7 +119,11 @@ def test_where_nothing_fits_there_is_no_best_and_a_near_miss() -> None:
     result = search(request, preset("llama3-70b"))
     assert result.best is None and not result.plans and result.feasible == 0
     assert result.rejected[OUT_OF_MEMORY] == result.distinct
-    assert all(miss.short_bytes for miss in result.near_misses) and result.near_misses
+    assert result.near_misses
+    for miss in result.near_misses:
+        answer = PlanSimulator(preset("llama3-70b"), machine()).answer(miss.plan)
+        assert answer.model is not None
+        assert miss.short_bytes == answer.model.memory.needed_bytes - answer.model.memory.capacity_bytes > 0
 
 
 def test_an_interrupt_before_the_first_result_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +148,15 @@ def test_the_smallest_cluster_that_meets_a_deadline() -> None:
     missed = search(replace(request, deadline_s=long_s / 100))
     assert missed.best is None
     assert [note.code for note in missed.diagnostics] == ["deadline-missed"]
+
+
+def test_sizes_of_a_cluster_that_no_plan_has_are_left_out() -> None:
+    request = PlanRequest(PLAN, {**AXES, "tp": "2", "mbs": "1"}, gpu_counts=(7, 8))
+    result = search(request)
+    assert result.best is not None and result.gpus == 8
+    assert [note.code for note in result.diagnostics] == ["no-plans"]
+    with pytest.raises(InputError):
+        search(replace(request, gpu_counts=(5, 7)))
 
 
 def test_the_largest_batch_that_fits() -> None:
