@@ -58,7 +58,7 @@ def search(**changes: object) -> PlanSearch:
         best=BEST,
         plans=(BEST, SECOND, THIRD, SMALL),
         rejected={"out-of-memory": 13_171, "heads divided by tp": 12_439},
-        search=SearchProof(True, 9.41, 0.0, 14, 212, "launchable", "bound"),
+        search=SearchProof(True, 9.41, 0.0, 14, 212, "launchable"),
         indistinguishable=(BEST, SECOND, THIRD),
         measure_first=(BEST, SECOND),
         spread=0.08,

@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "compare": "Compare a prediction with a measured step, or two predictions: the difference and its causes.",
     "explain": "Explain a run: what it waited for, for whom, and what to change.",
     "validate": "Predict measured runs, and show how far off the predictions are.",
-    "generate": "Write a job as a SimAI/AICB workload, as Megatron rank traces, or as a program.",
+    "generate": "Write a job as a SimAI/AICB workload, as Megatron rank traces, as a program, or as a launch script.",
     "init": "Write a job file to start from: the model, a plan, a cluster, every guess marked.",
     "inspect": "Say what a file is, what is in it and what is odd about it.",
     "measure": "Measure what kernels take on the GPU of this machine.",

@@ -29,9 +29,10 @@ from foretrace.cli.groups import (
     option_parameters,
     takes,
 )
+from foretrace.cost.machine import Machine
 from foretrace.inputs.model.input import ModelInput
 from foretrace.inputs.model.options import plan_fields, plan_options
-from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_whole_number
+from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
 from foretrace.inputs.registry import open_model
 from foretrace.report.plan import plan_json, print_plans
 from foretrace.report.plan_words import plan_text
@@ -155,7 +156,12 @@ def _number(parse: Any, text: str, flag: str) -> Any:
     try:
         return parse(text, where=flag)
     except InputError as error:
-        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+        raise _usage_error(error) from None
+
+
+def _usage_error(error: InputError) -> UsageError:
+    """Returns the error of a text that is not a value of its option."""
+    return UsageError(error.code, error.message, where=error.where, hint=error.hint)
 
 
 _SEARCH_OPTIONS: Final = {
@@ -210,8 +216,8 @@ def command(
     job = named.read_options({name: text for name, text in texts.items() if not _is_axis(name, text)})
     axes = _axes({name: text for name, text in texts.items() if _is_axis(name, text)})
     counts = _gpu_counts(texts["gpus"]) if _is_axis("gpus", texts.get("gpus", "")) else ()
-    request = PlanRequest(_given_plan(job, axes, counts), axes, counts, **search.values)
-    result = plan(job.model, machine.options.machine(job), request, framework=launch)
+    request = PlanRequest(_given_plan(job, axes, counts, search.values["largest"]), axes, counts, **search.values)
+    result = _searched(job, machine.options.machine(job), request, launch)
     result = replace(result, diagnostics=(*job.diagnostics, *_left_out(named), *result.diagnostics))
     if picture is not None and result.best is not None:
         from foretrace.report.plots.plan_front import plan_front_svg
@@ -228,6 +234,16 @@ def command(
         raise KeyboardInterrupt
     if result.best is None:
         _refuse(result, output)
+
+
+def _searched(job: ModelInput, machine: Machine, request: PlanRequest, framework: str | None) -> PlanSearch:
+    """Searches; a text that is not a value of its axis is a mistake of the command line, as in other commands."""
+    try:
+        return plan(job.model, machine, request, framework=framework)
+    except InputError as error:
+        if (error.where or "").startswith("--"):
+            raise _usage_error(error) from None
+        raise
 
 
 def _is_axis(name: str, text: Any) -> bool:
@@ -267,16 +283,18 @@ _RECOMPUTED: Final[dict[str, Callable[[str], str]]] = {
 
 def _gpu_counts(text: str) -> tuple[int, ...]:
     """Reads sizes of a cluster: `512,768`, or `512..8192` for 512 and its doublings up to 8,192."""
-    read = read_whole_number("gpus")
+    from foretrace.search.planner.asked_axes import doublings
+
     counts: set[int] = set()
     for part in text.split(","):
         low, dots, high = part.partition("..")
-        count = read(low.strip())
-        counts.add(count)
-        while dots and 0 < 2 * count <= read(high.strip()):
-            count *= 2
-            counts.add(count)
+        first = _gpu_count(low)
+        counts.update(doublings(first, _gpu_count(high)) if dots else (first,))
     return tuple(sorted(counts))
+
+
+def _gpu_count(text: str) -> int:
+    return int(_number(parse_count, text.strip(), "--gpus"))
 
 
 def _switch(value: bool) -> str:
@@ -292,13 +310,16 @@ def _named_model(name: str) -> ModelInput:
     return job
 
 
-def _given_plan(job: ModelInput, axes: dict[str, str], gpu_counts: tuple[int, ...]) -> Plan:
+def _given_plan(job: ModelInput, axes: dict[str, str], gpu_counts: tuple[int, ...], largest: str | None) -> Plan:
     """Returns the plan of the fixed fields; its GPUs are the most that are asked for."""
     fields = {name: job.given(name) for name in GIVEN_FIELDS if job.given(name) is not None and name not in axes}
     if gpu_counts:
         fields["gpus"] = gpu_counts[-1]
     if "gpus" not in fields:
         raise UsageError("missing-argument", "on how many GPUs?", hint="for example --gpus 512")
+    if "gbs" not in fields and "gbs" not in axes and largest != "gbs":
+        problem = "plans can be compared for one batch only, and --gbs is not given"
+        raise UsageError("missing-argument", problem, hint="for example --gbs 1024")
     return Plan(**fields)
 
 

@@ -63,7 +63,12 @@ _DAY_S: Final = 86400.0
 REASON_WORDS: Final[Mapping[str, str]] = {OUT_OF_MEMORY: "memory of a GPU", "misses-deadline": "the deadline"}
 """Words for the reasons of rejection; any other reason is the name of a rule of the software."""
 
-_STOPPED_BY: Final[Mapping[str, str]] = {"gap": "--gap", "time": "--time", "interrupt": "an interrupt"}
+_STOPPED_BY: Final[Mapping[str, str]] = {
+    "gap": "--gap",
+    "time": "--time",
+    "simulations": "the limit of simulations",
+    "interrupt": "an interrupt",
+}
 _SPACES: Final = {"launchable": "that can be launched", "hypothetical": "in the model"}
 _PLANS: Final = {"launchable": "launchable plans", "hypothetical": "plans, some of which no software can launch,"}
 
@@ -326,11 +331,6 @@ def _proof(search: PlanSearch) -> str:
     if best is None:
         return f"none of {plans.rstrip(',')} is predicted to {_failure(search)}"
     stopped = f"stopped by {_STOPPED_BY.get(proof.stopped_by, proof.stopped_by)}: " if proof.stopped_by else ""
-    if proof.method == "simulation":
-        if proof.complete:
-            return f"Complete: all {format_count(search.feasible)} plans that fit were simulated"
-        left = f"the other plans of {format_count(search.feasible)} that fit may be predicted faster"
-        return f"{stopped}ranked by simulation {runs}, since this job has no lower bound; {left}"
     if proof.complete:
         within = f" to {format_percent(proof.gap)}" if proof.gap > 0 else ""
         return f"Complete{within}: none of {plans} is predicted {_worse(search, best)} {runs}"
@@ -450,10 +450,10 @@ def _why(search: PlanSearch) -> list[list[Span]]:
     return [
         [],
         [
-            ("  why the best beats the runner-up", "bold"),
+            ("  why the best beats the next plan that was simulated", "bold"),
             (f" ({name}: {format_time(runner_up.step_time_s)}, {behind})", ""),
         ],
-        [(f"  best less runner-up: {text or 'no part of the step differs'}", "")],
+        [(f"  best less that plan: {text or f'no part differs by {100 * MIN_PART:g} % of the step'}", "")],
     ]
 
 

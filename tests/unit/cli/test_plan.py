@@ -161,6 +161,7 @@ class TestExits:
         [
             (("--gap", "much"), "bad-value", 2),
             (("--time", "10"), "bad-value", 2),
+            (("--gpus", "8..x"), "bad-value", 2),
             (("--plot", "x.png"), "bad-value", 2),
             (("--launch", "nothing"), "unknown-name", 3),
             (("--largest", "gbs"), "conflicting-values", 3),
@@ -185,7 +186,7 @@ class TestExits:
         [
             (("llama3-70b", "--gpus", "8", "--gbs", "8"), "needs-cluster", 2),
             (("llama3-70b", "--cluster", "h100-dgx", "--gbs", "8"), "missing-argument", 2),
-            (("llama3-70b", "--cluster", "h100-dgx", "--gpus", "8"), "missing-field", 3),
+            (("llama3-70b", "--cluster", "h100-dgx", "--gpus", "8"), "missing-argument", 2),
             (("lama3-70b", "--cluster", "h100-dgx", "--gpus", "8", "--gbs", "8"), "unknown-name", 3),
         ],
     )
@@ -222,6 +223,7 @@ class TestExits:
         [
             (InfeasibleError("nothing-fits", "nothing", hint="--gpus 512 would fit"), 4),
             (InputError("conflicting-values", "tp 8 of 4 GPUs"), 3),
+            (InputError("bad-value", "x is no number", where="--tp"), 2),
         ],
     )
     def test_errors_of_the_search(

@@ -37,7 +37,7 @@ class TestScreen:
             assert words in first
 
     def test_no_claim_without_a_prediction(self) -> None:
-        for result in (search(), _stopped(), _ranked(), search(objective="pareto"), search(objective="memory")):
+        for result in (search(), _stopped(), search(objective="pareto"), search(objective="memory")):
             text = screen(result)
             assert not re.search(r"optimal|optimum|proven|certified", text, re.IGNORECASE)
             assert "predicted" in line(text, "Proof")
@@ -61,12 +61,6 @@ class TestScreen:
         for words in ("--time", "212", "9.10 s", "3.3 %", "14 simulated"):
             assert words in proof
         assert "Complete" not in proof
-
-    def test_a_search_without_a_bound_says_so(self) -> None:
-        proof = line(screen(_ranked()), "Proof")
-        assert "no lower bound" in proof and "Complete" not in proof
-        every = search(search=replace(_ranked().search, complete=True, simulations=5_432))
-        assert "Complete" in line(screen(every), "Proof") and "5,432" in line(screen(every), "Proof")
 
     def test_hypothetical_plans_are_not_called_launchable(self) -> None:
         proof = line(screen(search(search=replace(search().search, space="hypothetical"))), "Proof")
@@ -146,10 +140,6 @@ class TestScreen:
 def _stopped() -> PlanSearch:
     proof = replace(search().search, complete=False, lower_bound_s=9.1, gap=0.033, undecided=212, stopped_by="time")
     return search(search=proof)
-
-
-def _ranked() -> PlanSearch:
-    return search(search=replace(search().search, complete=False, lower_bound_s=None, method="simulation"))
 
 
 class TestJson:

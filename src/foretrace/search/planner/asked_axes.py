@@ -20,6 +20,7 @@ from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.basics.units import parse_count, parse_tokens
 from foretrace.hardware.cluster import Cluster
+from foretrace.inputs.option_texts import flag_of
 from foretrace.models.model import Model
 from foretrace.schedules.registry import names, resolve
 from foretrace.search.planner.default_axes import RECOMPUTE_FIELDS, DefaultAxes, schedule_axis
@@ -31,8 +32,6 @@ from foretrace.workload.plan import WORD_LISTS, WORDS, Plan
 from foretrace.workload.rules.sizes import ModelSizes, plan_stack
 from foretrace.workload.stack import Stack
 
-FIXED_AXES: Final = ("precision", "gbs", "seq_len", "cuda_graphs")
-"""Fields that are axes only where values of them are asked for."""
 _ALIASES: Final = {"sp": "sequence_parallel", "seq": "seq_len"}
 _OFFLOADS: Final = ("offload_optimizer", "offload_layers", "offload_modules")
 _FLAGS: Final = (
@@ -194,7 +193,7 @@ class _Reader:
             elif part.strip() == "none":
                 values.append(getattr(Plan(1), name))
             else:
-                values.append(parse(part, where=f"--{name}"))
+                values.append(parse(part, where=flag_of(name)))
         for value in values:
             self._check(name, value)
         # None is where an option is left out; it comes first.
@@ -277,7 +276,7 @@ class _Reader:
                 choices += [("selective", (module,), None) for module in self._stack.recompute_modules]
                 choices.append(("full", None, None))
             elif kind == "full" and layers:
-                choices.append(("full", None, parse_count(layers, where=f"--{name}")))
+                choices.append(("full", None, parse_count(layers, where=flag_of(name))))
             elif part in WORDS["recompute"]:
                 choices.append((part, None, None))
             else:

@@ -61,7 +61,6 @@ class SearchProof:
         simulations: Full simulations.
         action_runs: Runs at the level of actions.
         space: Whether every plan can be launched, or some only exist in the model.
-        method: `bound` where bounds rule out the plans that were not simulated, `simulation` where there is no bound.
         undecided: Plans that were not simulated and whose bound is not above the best.
         stopped_by: The limit that ended the search early, if any.
     """
@@ -72,7 +71,6 @@ class SearchProof:
     simulations: int
     action_runs: int
     space: Literal["launchable", "hypothetical"]
-    method: Literal["bound", "simulation"]
     undecided: int = 0
     stopped_by: Literal["gap", "time", "simulations", "interrupt"] | None = None
 

@@ -374,7 +374,7 @@ class _Search:
     def _proof(self, prover: Prover | None) -> SearchProof:
         space = "hypothetical" if self.space.hypothetical else "launchable"
         if prover is None:
-            return SearchProof(True, None, 0.0, 0, 0, space, "bound")  # type: ignore[arg-type]
+            return SearchProof(True, None, 0.0, 0, 0, space)  # type: ignore[arg-type]
         best_s, lower_s, left = prover.best_s(), prover.lower_bound_s(), prover.undecided(self.request.gap)
         proof, best = prover.proof, prover.best()
         return SearchProof(
@@ -384,7 +384,6 @@ class _Search:
             simulations=len(proof.simulated),
             action_runs=proof.action_runs,
             space=space,  # type: ignore[arg-type]
-            method="bound",
             undecided=len(prover.undecided()),
             stopped_by=proof.stopped_by,
         )
@@ -399,7 +398,9 @@ class _Search:
             text = f"bounds {reason}, so that more plans than usual are simulated"
             notes.append(Diagnostic("note", "loose-bound", text))
         if prover is not None and prover.proof.refuted:
-            text = f"{len(prover.proof.refuted)} plans that might have fitted do not, as their simulations show"
+            count = len(prover.proof.refuted)
+            plans = "1 plan that might have fitted does" if count == 1 else f"{count:,} plans that might have fitted do"
+            text = f"{plans} not, as simulation shows"
             notes.append(Diagnostic("note", "refuted-plans", text))
         return tuple(notes)
 
