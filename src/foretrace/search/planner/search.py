@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
@@ -282,7 +283,8 @@ class _Search:
 
     def _timed(self, name: str, work: Callable[[], Result]) -> Result:
         began = time.process_time()
-        result = work()
+        with collector_paused():
+            result = work()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
         return result
 
