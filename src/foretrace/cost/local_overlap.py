@@ -57,7 +57,7 @@ class BlockOps:
 
 @dataclass(frozen=True, slots=True)
 class CallRest:
-    """What is left of a call when the computation of its block has ended.
+    """The rest of a call when the computation of its block has ended.
 
     Attributes:
         use: The kind of its resource use.
@@ -72,7 +72,7 @@ class CallRest:
 
 @dataclass(frozen=True, slots=True)
 class LocalCost:
-    """What the calls of a block cost its ops.
+    """The cost of a block's calls for its ops.
 
     Attributes:
         cost_s: The seconds by which each op takes longer than alone.

@@ -96,10 +96,10 @@ _PATTERNS: SizedCache[Hashable, _PatternRun] = SizedCache(4_000_000, lambda run:
 """Patterns of steps, bounded by their nodes: a node takes about 40 bytes."""
 
 _PRICES: WeakKeyDictionary[Machine, dict[Hashable, float | None]] = WeakKeyDictionary()
-"""What ops outside of units take on a machine, by the mesh and what they do; None where ranks pay differently."""
+"""Seconds of ops outside of units on a machine, by the mesh and what they do; None where ranks pay differently."""
 
 MAX_PRICES = 200_000
-"""The most prices that are kept for a machine."""
+"""The most prices that are kept for a machine, about 50 MB."""
 
 
 class _PricedStep:

@@ -61,8 +61,8 @@ class _Calls:
 
 @dataclass(frozen=True, slots=True)
 class _Rests:
-    """What calls of one use leave to the blocks after theirs: the node that computes last in their block, and when
-    they go on after it."""
+    """The rests of calls of one use after their blocks: the node that computes last in the block, and when a call goes
+    on after it."""
 
     node: Longs
     past_s: Floats

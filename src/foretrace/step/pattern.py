@@ -39,7 +39,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionFacts:
-    """What a chunk does in an action: the seconds of each unit, and how many launches of the host they need."""
+    """The work of a chunk in an action: the seconds of each unit, and how many launches of the host they need."""
 
     unit_s: tuple[float, ...]
     present: tuple[bool, ...]

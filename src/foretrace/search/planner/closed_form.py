@@ -260,10 +260,10 @@ class _Evaluation:
         pair_meshes = (prices[number] for number in mesh_of[pairs].tolist())
         self.work_of_pair = self.work_of[pairs]
         pair_works = (works[number] for number in self.work_of_pair.tolist())
-        self.transfers, self.beside = np.zeros((len(pairs), 2)), np.zeros((3, len(pairs), len(kinds), KINDS))
+        self.transfers, self.slowed = np.zeros((len(pairs), 2)), np.zeros((3, len(pairs), len(kinds), KINDS))
         for number, (work, each) in enumerate(zip(pair_works, pair_meshes, strict=True)):
             self.transfers[number] = work.transfers(each)
-            self.beside[:, number] = work.beside_transfers(each, kinds)
+            self.slowed[:, number] = work.slowed_by_transfers(each, kinds)
 
     def _learn(self, works: Sequence[WorkCosts], kinds: list[UnitKind]) -> None:
         """Finds the costs of the units that rows have. Kernels of all are priced at once."""
@@ -364,8 +364,8 @@ class _Evaluation:
         between = between[:, work_of_pair]
         between += chains.transfers[:, None] * self.transfers[pairs, 0]
         between += chains.exchanges[:, None] * self.transfers[pairs, 1]
-        if chains.moves.any() and self.beside.any():
-            between += self._beside_transfers(shape, pairs)
+        if chains.moves.any() and self.slowed.any():
+            between += self._slowed_by_transfers(shape, pairs)
         chain = between[:, pair]
         chain += fixed[:, end]
         computing = chain.max(axis=0)
@@ -399,16 +399,16 @@ class _Evaluation:
         if not self.split[works].any():
             return lost
         costs = [self.works[number] for number in works.tolist()]
-        beside = np.array([[each for piece in shape.pieces for each in work.split_lost_s(piece)] for work in costs])
-        return np.asarray(lost + _totals(shape.chains, beside.T).max(axis=0)[work_at])
+        split_lost = np.array([[s for piece in shape.pieces for s in work.split_lost_s(piece)] for work in costs])
+        return np.asarray(lost + _totals(shape.chains, split_lost.T).max(axis=0)[work_at])
 
-    def _beside_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
+    def _slowed_by_transfers(self, shape: _Shape, pairs: Longs) -> Floats:
         """Returns how much longer the actions of chains take on their own stage next to transfers, `[chains, pairs]`.
 
         As in `simulation.overlap_cost`, transfers cover the computation of all microbatches of a stage evenly.
         """
         chains = shape.chains
-        alone, longer, seen = (_of_pieces(shape.piece_units, each[pairs]) for each in self.beside)
+        alone, longer, seen = (_of_pieces(shape.piece_units, each[pairs]) for each in self.slowed)
         under = _totals(chains, alone) + _totals(chains, longer)
         covered = chains.moves[:, None] * self.transfers[pairs, 0]
         share = np.minimum(np.divide(covered, under, out=np.zeros(under.shape), where=under > 0), 1.0)

@@ -2,7 +2,7 @@
 
 The step is at least as long as each of them, so the longest is a lower bound. A chain follows a microbatch forward to
 a chunk of some stage, goes through the actions of that stage in their order, and follows a microbatch backward to the
-first piece. ActionChains may also begin with the first action of a stage, or end with its last.
+first piece. Chains may also begin with the first action of a stage, or end with its last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS: Final = len(ActionKind)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionChains:
-    """ActionChains of actions of one shape. A stage is given by its place among `stages`.
+    """Chains of actions of one shape. A stage is given by its place among `stages`.
 
     Attributes:
         stages: The stages that chains go through, in order.

@@ -40,7 +40,7 @@ MAX_TOP: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a search is asked for.
+    """Asks a search for something: which plans, what the best is best in, and when to stop.
 
     Attributes:
         plan: The fields that do not vary: GPUs, batch, sequence length, precision, stack and the like. Where `axes` has

@@ -477,7 +477,7 @@ class _Listed:
     def __init__(self, search: _Search, fitting: _Fitting, prover: Prover, best: int) -> None:
         self.search, self.fitting, self.prover, self.best = search, fitting, prover, best
         self.steps_s, self.weighted_s = prover.expected_s(), prover.weighted_s()
-        # A plan that needs more memory is no rival where memory decides, however fast it is.
+        # Where memory decides, a plan that needs more is not a rival, however fast it is.
         rivalling_s = np.where(prover.competes, self.weighted_s, np.inf)
         self.rivals: Rivals = rivals_of(fitting.table, rivalling_s, best, search.model)
         self._place: Mapping[int, int] = {row: place for place, row in enumerate(self.rivals.rows.tolist())}

@@ -47,7 +47,7 @@ class WorkCosts:
         self._split_calls: dict[UnitKind, tuple[Call | None, Call | None]] = {}
         self._waits: dict[tuple[UnitKind, ...], tuple[float, ...]] = {}
         self._lost: dict[tuple[object, ActionKind], float] = {}
-        self._beside: dict[object, dict[UnitKind, Floats]] = {}
+        self._slowed: dict[object, dict[UnitKind, Floats]] = {}
         self.output_bytes = 0
 
     def read(self, kinds: Iterable[UnitKind]) -> list[Item]:
@@ -212,7 +212,7 @@ class WorkCosts:
             self._lost[use, kind] = 1 - 1 / self.prices.pricer.slower(body.kernels[kind], use)
         return self._lost[use, kind]
 
-    def beside_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
+    def slowed_by_transfers(self, prices: MeshPrices, kinds: list[UnitKind]) -> Floats:
         """Returns what units compute alone, how much longer that takes next to transfers, and how much of it is seen.
 
         The last are the seconds by which a unit takes longer, at least: calls, gathers and reductions that its
@@ -222,7 +222,7 @@ class WorkCosts:
         if prices.mesh.pp == 1 or not prices.pricer.machine.overlap_cost:
             return table
         use = prices.transfer_use(self.output_bytes)
-        known = self._beside.setdefault(use, {})
+        known = self._slowed.setdefault(use, {})
         pricer = self.prices.pricer
         for at, kind in enumerate(kinds):
             if kind not in self._units:

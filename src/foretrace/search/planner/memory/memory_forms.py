@@ -1,8 +1,8 @@
 """Finds the moments of a schedule that can have the peak of memory, as sums of the sizes of units.
 
-Between two units, a stage holds so many kept units of each kind, so many that wait for their weight gradients, and so
-many gradients. The peak of a unit comes on top. These counts depend on the shape of a step alone, so that they are
-found once for plans of all sizes. A moment that holds no more of anything than another with the same unit is left out.
+Between two units, a stage holds some kept units of each kind, some that wait for their weight gradients, and some
+gradients. The peak of a unit comes on top. The numbers of these depend on the shape of a step alone, so that they are
+counted once for plans of all sizes. A moment is left out where another with the same unit holds as much of everything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEADY_MICROBATCHES: Final = {
 """The microbatches from which on a schedule only repeats itself: a multiple of stages, and a number to add.
 
 More of them repeat a pattern in the middle of every stage, so that all that a stage ever holds at once, and all pairs
-of actions that follow each other, occur with so many already. Other schedules hold more with each microbatch."""
+of actions that follow each other, occur with this number already. Other schedules hold more with each microbatch."""
 
 SIZES: Final = 4
 """Sizes of a unit that stay between units: kept on the GPU, sent to the host, recomputed, gradients."""
@@ -46,7 +46,7 @@ _MAX_COMPARED: Final = 256
 
 
 class FormKind(NamedTuple):
-    """What decides which sizes the moments of a shape are sums of.
+    """Decides which sizes the moments of a shape are sums of.
 
     Attributes:
         ahead: How many units ahead a backward fetches activations from the host; None where none are there.

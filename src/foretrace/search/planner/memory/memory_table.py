@@ -115,7 +115,7 @@ _SIMPLEST: Final[dict[str, Any]] = {
 
 
 class _Software(NamedTuple):
-    """What the units of a plan depend on in its software."""
+    """The part of the software that the units of a plan depend on."""
 
     stack: Stack
     gradient_bytes: int
@@ -161,7 +161,7 @@ class MemoryTable:
         self._sizes = PlanSizes.of(model, Plan(gpus=1), stack)
         self._capacity_bytes = int(machine.needed_cluster().gpu.memory_bytes)
         self._known: dict[Hashable, Any] = {}
-        """What was found before, by its purpose and the values that it depends on."""
+        """Results of `_find`, by their purpose and the values that they depend on."""
         self._shapes: list[_Shape] = []
         self._units: list[UnitSizes] = []
         self._states: dict[_State, int] = {}
