@@ -252,6 +252,13 @@ def test_batches_beyond_any_training_are_refused(plan: Plan, axes: dict[str, str
     assert refused.value.code == "out-of-range"
 
 
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipe-v", "zb-v", "gpipe"])
+def test_schedules_that_need_many_microbatches_are_searched(schedule: str) -> None:
+    axes = {**AXES, "schedule": schedule, "pp": "4", "vpp": "1,2", "tp": "1", "recompute": "none", "mbs": "1"}
+    result = search(PlanRequest(replace(PLAN, gbs=32), axes), model(8))
+    assert result.best is not None and result.best.plan.schedule == schedule
+
+
 def test_plans_are_simulated_here_where_processes_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(38, "no shared memory")

@@ -192,7 +192,7 @@ class MemoryTable:
         if not len(table):
             return np.zeros(0, dtype=np.int64)
         simple = table.fixed(**_SIMPLEST)
-        microbatches = np.ones(len(simple), dtype=np.int64) * simple.column("pp")
+        microbatches = 2 * simple.column("pp")  # what any schedule takes: DualPipe needs two for each stage
         examples, number = combined(simple.keys(*_FIELDS)[1], microbatches)
         rows = _Rows(self._sizes, simple.select(examples), microbatches[examples])
         return self._allocated(rows, _held)[0][number]
