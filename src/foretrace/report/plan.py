@@ -334,6 +334,8 @@ def _proof(search: PlanSearch) -> str:
     if proof.complete:
         within = f" to {format_percent(proof.gap)}" if proof.gap > 0 else ""
         return f"Complete{within}: none of {plans} is predicted {_worse(search, best)} {runs}"
+    if search.objective == "memory":
+        return f"{stopped}{format_count(proof.undecided)} plans are left that may need less memory, or be faster {runs}"
     left = f"{stopped}{format_count(proof.undecided)} plans are left that may be predicted faster"
     return f"{left}; none of {plans} is predicted {_worse(search, best)} {runs}" if proof.lower_bound_s else left
 

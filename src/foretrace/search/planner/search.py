@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.units import format_time
@@ -195,6 +195,7 @@ class _Fitting:
         table: Plans that fit, or may fit.
         peak_bytes: Their allocated peaks, or upper limits of these.
         needed_bytes: The memory that they need, or upper limits of it.
+        exact: Whether their memory is known, and not only an upper limit of it.
         misses: Plans that do not fit.
         missing_bytes: Memory that these lack at least.
     """
@@ -202,6 +203,7 @@ class _Fitting:
     table: PlanTable
     peak_bytes: Longs
     needed_bytes: Longs
+    exact: Mask
     misses: PlanTable
     missing_bytes: Longs
 
@@ -274,6 +276,7 @@ class _Search:
             table.select(fits),
             needs.peak_bytes[fits[rows]],
             needed_bytes[fits],
+            needs.exact[fits[rows]],
             table.select(~fits),
             np.maximum(needed_bytes[~fits] - capacity, 0),
         )
@@ -353,7 +356,7 @@ class _Search:
             best=None,
             plans=(),
             rejected={**enumeration.rejected, **({OUT_OF_MEMORY: misses} if misses else {})},
-            search=self._proof(prover),
+            search=self._proof(prover, fitting),
             near_misses=self._near_misses(fitting),
             diagnostics=self._diagnostics(prover),
             seconds=dict(self.seconds),
@@ -373,22 +376,34 @@ class _Search:
             why=self._why(listed, simulator),
         )
 
-    def _proof(self, prover: Prover | None) -> SearchProof:
+    def _proof(self, prover: Prover | None, fitting: _Fitting) -> SearchProof:
         space = "hypothetical" if self.space.hypothetical else "launchable"
         if prover is None:
             return SearchProof(True, None, 0.0, 0, 0, space)  # type: ignore[arg-type]
         best_s, lower_s, left = prover.best_s(), prover.lower_bound_s(), prover.undecided(self.request.gap)
         proof, best = prover.proof, prover.best()
+        smaller = self._may_be_smaller(prover, fitting)
         return SearchProof(
-            complete=not left,
+            complete=not left and not smaller,
             lower_bound_s=None if best is None else lower_s / float(prover.weights[best]),
             gap=0.0 if best is None else (best_s - lower_s) / best_s,
             simulations=len(proof.simulated),
             action_runs=proof.action_runs,
             space=space,  # type: ignore[arg-type]
-            undecided=len(prover.undecided()),
+            undecided=len(prover.undecided()) + smaller,
             stopped_by=proof.stopped_by,
         )
+
+    def _may_be_smaller(self, prover: Prover, fitting: _Fitting) -> int:
+        """Returns how many plans may need less memory than the best, where memory decides and only limits are known."""
+        best = prover.best()
+        if self.request.objective != "memory" or best is None or fitting.exact.all():
+            return 0
+        is_open = ~fitting.exact & ~prover.competes
+        is_open[list(prover.proof.simulated)] = False
+        rows = np.flatnonzero(is_open)
+        held_bytes = self._memory.held_bytes(fitting.table.select(rows))
+        return int((held_bytes < prover.proof.simulated[best].needed_memory_bytes).sum())
 
     def _diagnostics(self, prover: Prover | None) -> tuple[Diagnostic, ...]:
         notes = []

@@ -213,6 +213,14 @@ def test_plans_of_different_batches_are_compared_by_their_tokens() -> None:
     assert result.best.wins == max(plan.wins for plan in result.plans)
 
 
+def test_the_smallest_of_plans_of_which_only_limits_are_known_is_not_called_complete() -> None:
+    plan, axes = replace(PLAN, stack="fsdp"), {"mbs": "1", "tp": "1", "cp": "1", "pp": "1", "recompute": "none,full"}
+    known = search(PlanRequest(plan, {**axes, "recompute": "none"}, objective="memory"))
+    assert known.search.complete
+    limits = search(PlanRequest(plan, axes, objective="memory"))
+    assert limits.best is not None and not limits.search.complete and limits.search.undecided > 0
+
+
 def test_faster_plans_are_not_rivals_where_memory_decides() -> None:
     result = search(PlanRequest(PLAN, AXES, objective="memory"))
     assert result.best is not None
