@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, InputError
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _REFERENCE: Final = re.compile(
@@ -20,6 +20,8 @@ _REFERENCE: Final = re.compile(
 _SUM: Final = re.compile(r"(\d{1,12})(?:\s*([*+/-])\s*(\d{1,12}))*")
 _PREFIXES: Final = ("export", "declare", "local", "readonly", "set", "-a", "-x", "then", "else", "do")
 _MAX_DEPTH: Final = 20
+_MAX_EXPANDED: Final = 1_000_000
+"""Characters that variables stand for in a script: forty lines `A="$A $A"` would be a terabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,25 @@ class Script:
     """How many `if`s are open where the reading stands."""
     unset: set[str] = field(default_factory=set)
     """The variables that were used and not set, which is said once of each."""
+    expanded: int = 0
+    """Characters that variables have stood for so far."""
 
     def say(self, code: str, message: str, line: int) -> None:
         """Something that was guessed."""
         self.diagnostics.append(Diagnostic("note", code, message, f"{self.path}:{line}"))
+
+    def words_of(self, name: str) -> list[Word]:
+        """Returns the words of a variable.
+
+        Raises:
+            InputError: Variables that refer to each other stand for more text than any script has.
+        """
+        words = self.variables[name]
+        self.expanded += sum(len(word.text) + 1 for word in words)
+        if self.expanded > _MAX_EXPANDED:
+            problem = f"variables stand for more than {_MAX_EXPANDED:,} characters"
+            raise InputError("file-too-large", problem, where=self.path)
+        return words
 
 
 def read_script(text: str, path: str) -> Script:
@@ -85,6 +102,8 @@ class _Lexer:
         if self.text.startswith("\\\n", self.at) or self.text.startswith("\\\r\n", self.at):
             self.at = self.text.index("\n", self.at) + 1
             self.line += 1
+        elif char == "\\" and self.text[self.at + 1 : self.at + 2] in ("", "\r"):
+            self.at += 1  # continues nothing: a script that was cut off ends like this
         elif char == "\n":
             if not self.in_array:
                 self._end()
@@ -191,11 +210,14 @@ def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bo
 
 def _split(words: list[Word]) -> list[Word]:
     """Words parted at white space, each with its own line."""
-    return [
-        Word(match[0], word.line + word.text.count("\n", 0, match.start()))
-        for word in words
-        for match in re.finditer(r"\S+", word.text)
-    ]
+    parted: list[Word] = []
+    for word in words:
+        line, at = word.line, 0
+        for match in re.finditer(r"\S+", word.text):
+            line += word.text.count("\n", at, match.start())
+            at = match.start()
+            parted.append(Word(match[0], line))
+    return parted
 
 
 def resolved(script: Script, words: list[Word], depth: int = 0) -> list[Word]:
@@ -205,7 +227,7 @@ def resolved(script: Script, words: list[Word], depth: int = 0) -> list[Word]:
         whole = _REFERENCE.fullmatch(word.text)
         name = whole and (whole["braced"] or whole["plain"])
         if name and name in script.variables and word.split:
-            result += script.variables[name]
+            result += script.words_of(name)
             continue
         text = _REFERENCE.sub(lambda match, at=word: _value(script, match, at, depth), word.text)  # type: ignore[misc]
         text = text.replace("\0", "$")
@@ -222,7 +244,7 @@ def _value(script: Script, match: re.Match[str], word: Word, depth: int) -> str:
         return match[0] if value is None else str(value)
     name = match["braced"] or match["plain"]
     if name in script.variables:
-        return "\n".join(variable.text for variable in script.variables[name])
+        return "\n".join(variable.text for variable in script.words_of(name))
     if match["default"] is not None and depth < _MAX_DEPTH:
         return _REFERENCE.sub(lambda reference: _value(script, reference, word, depth + 1), match["default"])
     warning = Diagnostic("warning", "unset-variable", f"${name} is not set in this file", f"{script.path}:{word.line}")

@@ -48,10 +48,19 @@ def test_a_file_of_arguments(tmp_path: Path) -> None:
         "N=4\nif [ $BIG = 1 ]; then N=8; fi\ntorchrun p.py --num-layers $N",
         "torchrun p.py --num-layers 4 --num-layers 8",
         "torchrun p.py --num-layers 8\r\necho --num-layers 9\r\n",
+        "torchrun p.py --num-layers 8 \\",  # cut off
+        "torchrun p.py --num-layers 8 \\\r",
     ],
 )
 def test_the_same_in_many_spellings(text: str, tmp_path: Path) -> None:
     assert read(tmp_path, text).count("num-layers") == 8
+
+
+def test_variables_that_stand_for_too_much_are_refused(tmp_path: Path) -> None:
+    doubled = "".join(f'A{n + 1}="$A{n} $A{n}"\n' for n in range(40))
+    with pytest.raises(InputError) as error:
+        read(tmp_path, f'A0="--num-layers 8"\n{doubled}torchrun p.py $A40\n')
+    assert error.value.code == "file-too-large"
 
 
 def test_options_within_strings_and_arrays_know_their_lines(tmp_path: Path) -> None:
