@@ -146,6 +146,9 @@ def generate_launch(job: Input, machine: Machine, path: Path | None, framework: 
     """Writes the script that starts a job, and next to it the files that it names.
 
     Without a path nothing is written; the texts are among the facts.
+
+    Raises:
+        UsageError: No cluster is named, or a file would be written over the input or over another one.
     """
     setting = _setting(job)
     if machine.cluster is None:
@@ -154,6 +157,14 @@ def generate_launch(job: Input, machine: Machine, path: Path | None, framework: 
     launch = launch_text(setting, machine.cluster, framework)
     script, *others = launch.files
     places = {} if path is None else {script: path, **{name: path.parent / name for name in others}}
+    used = {Path(each).resolve() for each in job.paths}
+    for place in places.values():
+        if place.resolve() in used:
+            hint = (
+                f"name the script otherwise, or in another folder: {', '.join(others) or script} is written next to it"
+            )
+            raise UsageError("output-overwrites-input", f"{place} would be written over", hint=hint)
+        used.add(place.resolve())
     for name, place in places.items():
         write_text(place, launch.files[name], "launch script")
     summary = f"launch script of {launch.framework}" + "".join(f", with {name}" for name in others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,19 @@ class TestLaunch:
         made = answer_of(capsys, *toml, "--framework", "torchtitan-toml", "-o", tmp_path / "train.sh")
         assert (made["format"], made["framework"]) == ("launch", "torchtitan-toml")
         assert (tmp_path / "train.toml").read_text(encoding="utf-8") == made["files"]["train.toml"]
+
+    def test_neither_its_files_nor_the_input_are_written_over(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        job = tmp_path / "ds_config.json"
+        sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+        text = json.dumps({"model_type": "llama", "vocab_size": 1024, **sizes})
+        job.write_text(text, encoding="utf-8")
+        words = ("--gpus", "16", "--stack", "torch-eager", *ON, "--format", "launch", "--framework", "deepspeed", "-o")
+        assert call("generate", "llama3-8b", *words, tmp_path / "new" / ".." / "ds_config.json") == 2
+        assert call("generate", job, *words, tmp_path / "train.sh") == 2
+        assert capsys.readouterr().err.count("[output-overwrites-input]") == 2
+        assert job.read_text(encoding="utf-8") == text and not (tmp_path / "train.sh").exists()
 
     @pytest.mark.parametrize(
         ("words", "code", "problem"),
