@@ -110,7 +110,7 @@ def script_of(text: str, path: str) -> Script:
         InputError: The text is too long for a script, or is not text.
     """
     if len(text) > MAX_BYTES or "\0" in text:
-        raise InputError("wrong-format", "this is no launch script", where=path, hint=HINT)
+        raise InputError("wrong-format", "this is not a launch script", where=path, hint=HINT)
     return read_script(text.replace("\r\n", "\n"), path)
 
 

@@ -85,7 +85,7 @@ def _read_gpus(reading: Reading) -> dict[str, PlanValue]:
         return {}
     each = reading.count(_MICROBATCH) * reading.count(_ACCUMULATION)
     if reading.count(_BATCH) % each:
-        problem = f"{_BATCH} {reading.count(_BATCH)} is no multiple of {_MICROBATCH} times {_ACCUMULATION}, {each}"
+        problem = f"{_BATCH} {reading.count(_BATCH)} is not a multiple of {_MICROBATCH} times {_ACCUMULATION}, {each}"
         raise InputError("not-divisible", problem, where=reading.args.where(_BATCH))
     reading.plan_guesses["gpus"] = "as many as the batches need"
     return {"gpus": reading.count(_BATCH) // each * reading.count(_TP, 1) * reading.count(_CP, 1)}
@@ -110,7 +110,7 @@ def _read_batch(reading: Reading) -> dict[str, PlanValue]:
 
 
 def _lack_of_tp(setting: Setting) -> str | None:
-    """docs/_tutorials/autotp-training.md: stages 0, 1 and 2."""
+    """Returns why tp is not trained (docs/_tutorials/autotp-training.md: under stages 0, 1 and 2)."""
     both = setting.plan.tp > 1 and setting.zero == 3
     return "DeepSpeed's AutoTP trains under ZeRO 0, 1 and 2" if both else None
 
@@ -344,7 +344,7 @@ def json_arguments(text: str, path: str) -> Arguments:
     message = f"left to the training script (auto): {' '.join(open_names)}"
     notes = [Diagnostic("note", "unused-flags", message, path)] if open_names else []
     if not any(name.partition(".")[0] in _SECTIONS for name in given):
-        problem = "this JSON is no configuration of DeepSpeed"
+        problem = "this JSON is not a configuration of DeepSpeed"
         raise InputError("wrong-format", problem, where=path, hint=f"for example {_EXAMPLE}")
     return Arguments(path, options, tuple(notes), prefix="")
 

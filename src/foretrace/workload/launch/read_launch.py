@@ -75,7 +75,7 @@ def _arguments(path: str | Path) -> tuple[Arguments, Callable[[Reading], Launche
 def _text(path: str | Path) -> str:
     data = read_whole(path, "launch script", HINT)
     if len(data) > MAX_BYTES:
-        raise InputError("wrong-format", "this is no launch script", where=str(path), hint=HINT)
+        raise InputError("wrong-format", "this is not a launch script", where=str(path), hint=HINT)
     return data.decode("utf-8-sig", "replace")
 
 
@@ -83,7 +83,7 @@ def _beside(path: str | Path, name: str) -> str:
     """Returns the text of a configuration that a script names."""
     place = Path(path).parent / name
     if place.exists() and not place.is_file():
-        raise InputError("unreadable-file", "the configuration that the script names is no file", where=str(place))
+        raise InputError("unreadable-file", "the configuration that the script names is not a file", where=str(place))
     document = Document(str(place), "configuration", "expected the file that the script names", "")
     return _config(document.read(), str(place))
 
