@@ -70,7 +70,7 @@ _STOPPED_BY: Final[Mapping[str, str]] = {
     "interrupt": "an interrupt",
 }
 _SPACES: Final = {"launchable": "that can be launched", "hypothetical": "in the model"}
-_PLANS: Final = {"launchable": "launchable plans", "hypothetical": "plans, some of which no software can launch,"}
+_PLANS: Final = {"launchable": "launchable plans", "hypothetical": "plans (some of which no software can launch)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +326,11 @@ def _goal(search: PlanSearch, best: RankedPlan, request: PlanRequest) -> str:
 def _proof(search: PlanSearch) -> str:
     """Returns what the search has shown, which is always about predictions."""
     proof, best = search.search, search.best
-    plans = f"{format_count(search.distinct)} {_PLANS[proof.space]}"
+    plans = f"{format_count(search.distinct if best is None else search.feasible)} {_PLANS[proof.space]}"
+    plans += "" if best is None else " that fit"
     runs = f"({format_count(proof.simulations)} simulated)"
     if best is None:
-        return f"none of {plans.rstrip(',')} is predicted to {_failure(search)}"
+        return f"none of {plans} is predicted to {_failure(search)}"
     stopped = f"stopped by {_STOPPED_BY.get(proof.stopped_by, proof.stopped_by)}: " if proof.stopped_by else ""
     if proof.complete:
         within = f" to {format_percent(proof.gap)}" if proof.gap > 0 else ""

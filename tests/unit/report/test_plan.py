@@ -44,7 +44,7 @@ class TestScreen:
 
     def test_a_complete_search(self) -> None:
         proof = line(screen(search()), "Proof")
-        for words in ("Complete", "18,603", "launchable", "9.41 s", "14 simulated"):
+        for words in ("Complete", "5,432", "launchable", "9.41 s", "14 simulated"):
             assert words in proof
 
     def test_a_bound_is_never_rounded_up(self) -> None:

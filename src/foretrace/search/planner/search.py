@@ -385,7 +385,10 @@ class _Search:
         smaller = self._may_be_smaller(prover, fitting)
         return SearchProof(
             complete=not left and not smaller,
-            lower_bound_s=None if best is None else lower_s / float(prover.weights[best]),
+            # Steps are compared in fewer digits than they have.
+            lower_bound_s=None
+            if best is None
+            else min(lower_s / float(prover.weights[best]), proof.simulated[best].step_time_s),
             gap=0.0 if best is None else (best_s - lower_s) / best_s,
             simulations=len(proof.simulated),
             action_runs=proof.action_runs,
@@ -516,7 +519,10 @@ class _Listed:
 
     def front(self) -> list[int]:
         """Returns the rows of which none is both faster and smaller."""
-        return front_of(self.weighted_s.tolist(), self.fitting.needed_bytes.tolist())
+        needed = self.fitting.needed_bytes.tolist()
+        for row, result in self.prover.proof.simulated.items():  # those that split parameters may need less
+            needed[row] = result.needed_memory_bytes
+        return front_of(self.weighted_s.tolist(), needed)
 
     def ranked(self, row: int) -> RankedPlan:
         """Returns a row as it is shown."""
