@@ -73,7 +73,7 @@ def distinct_keys(key: Longs, radix: int) -> tuple[Longs, Longs]:
         _, examples, numbers = np.unique(key, return_index=True, return_inverse=True)
         return examples.astype(np.int64), numbers.astype(np.int64)
     first = np.full(radix, rows, dtype=np.int64)
-    # Of equal keys the last that is written stays, here the first row.
+    # Among equal keys the last one written stays, here the first row.
     first[key[::-1]] = np.arange(rows - 1, -1, -1)
     present = first < rows
     place = np.cumsum(present) - 1

@@ -62,7 +62,7 @@ _DAY_S: Final = 86400.0
 
 
 class ObjectiveChoice(StrEnum):
-    """What the best plan is best in."""
+    """Names the quantity in which the best plan is best."""
 
     STEP = "step"
     TOKENS = "tokens"

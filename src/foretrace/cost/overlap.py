@@ -169,7 +169,7 @@ def _cut(rows: float, columns: float) -> float:
 
 
 def _fewer(rows: _Rows, held: Longs, gpu: Gpu, constants: Constants) -> Floats:
-    """Returns how many times as long kernels take for lack of SMs alone, where so many are held: [kernels, held]."""
+    """Returns how many times as long kernels take where calls hold `held` SMs: [kernels, held]."""
     units = gpu.compute_units
     clustered = gpu.architecture in CLUSTERED
     # NCCL takes no more channels than a GPU has SMs for, and leaves some to compute.

@@ -97,7 +97,7 @@ def launch_text(setting: Setting, cluster: Cluster, framework: str | None = None
         framework: A name of `WRITERS`; None: the framework that the plan's stack is.
 
     Raises:
-        InputError: The stack is no framework that can be written, or the framework cannot run the plan
+        InputError: The stack is not a framework that can be written, or the framework cannot run the plan
             (`not-launchable`); the GPUs do not fill nodes (`not-divisible`).
     """
     layout, write = _chosen(setting, framework)
@@ -138,7 +138,7 @@ def _chosen(setting: Setting, framework: str | None) -> tuple[LaunchFormat, Writ
     for layout, write in WRITERS.values():
         if setting.stack.name in layout.stacks:
             return layout, write
-    problem = f"the stack {setting.stack.name} is no framework whose launch arguments are known"
+    problem = f"the stack {setting.stack.name} is not a framework whose launch arguments are known"
     raise InputError("not-launchable", problem, hint=f"name a framework: {', '.join(WRITERS)}")
 
 

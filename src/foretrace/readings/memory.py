@@ -181,7 +181,7 @@ class _Events:
         deltas[first] = base
         self.held = np.cumsum(deltas, axis=0)
         self.held -= np.repeat(self.held[first] - base, np.diff(np.append(first, len(deltas))), axis=0)
-        # What is freed before it is taken was held from before.
+        # Memory that is freed before it is taken was held from before.
         missing = np.maximum(-np.minimum.reduceat(self.held, first, axis=0), 0)
         self.held += np.repeat(missing, np.diff(np.append(first, len(deltas))), axis=0)
         self.missing_bytes, self.total = missing.sum(axis=1), self.held.sum(axis=1)

@@ -98,7 +98,7 @@ class PlacedPart:
         """Returns the first and the last row of each block that runs an action."""
         block, row = self.block[self.turn_of], np.arange(len(self.rows))
         first, last = np.full((2, len(self.blocks)), -1)
-        # Of several rows of one block the one that is written last stays.
+        # Among several rows of one block the one written last stays.
         first[block[::-1]], last[block] = row[::-1], row
         used = last >= 0
         return list(zip(first[used].tolist(), last[used].tolist(), strict=True))

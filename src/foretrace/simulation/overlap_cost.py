@@ -109,7 +109,7 @@ class OverlapCost:
         is_call = rows.used & costly[self._uses[rows.op]]
         work_lanes = distinct(rows.lane[is_kernel])
         if len(work_lanes) == 1:
-            # What takes its turn among the computations of a rank runs next to none of them.
+            # A call that takes its turn among the computations of a rank runs next to none of them.
             is_call &= rows.lane != work_lanes[0]
         pairs = np.array([communicator.pair is not None for communicator in graph.program.communicators] + [False])
         self._in_microbatch = ops.microbatch >= 0

@@ -49,7 +49,7 @@ def _turns(rows: StageActions, chunks: int) -> Turns:
     forward = np.flatnonzero(rows.kind == ActionKind.FORWARD)
     closing = np.flatnonzero((rows.kind != ActionKind.FORWARD) & (rows.kind != ActionKind.BACKWARD_INPUT))
     first, final = np.full((2, chunks), -1)
-    # Of several rows of a chunk the one that is written last stays.
+    # Among several rows of a chunk the one written last stays.
     first[rows.chunk[forward[::-1]]] = forward[::-1]
     final[rows.chunk[closing]] = closing
     firsts, finals = (

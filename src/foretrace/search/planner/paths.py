@@ -90,7 +90,7 @@ class ActionChains:
         sizes = np.concatenate([self.counts, self.own, self.transfers[:, None], self.exchanges[:, None]], axis=1)
         same = (places[:, None] == places[None]).all(axis=2)
         inside = same & (sizes[:, None] <= sizes[None]).all(axis=2)
-        # Of equal ones the first stays.
+        # Among equal ones the first stays.
         inside &= ~(inside.T & (np.arange(len(sizes))[:, None] <= np.arange(len(sizes))[None]))
         kept = np.flatnonzero(~inside.any(axis=1))
         return replace(self, **{name: getattr(self, name)[kept] for name in _BY_CHAIN})

@@ -144,10 +144,6 @@ class Space:
                     beyond[name] = unknown
         return beyond
 
-    def has_launcher(self, plan: Plan) -> bool:
-        """Returns whether the launcher of the stack has all values of a plan."""
-        return not any(getattr(plan, name) in values for name, values in self.hypothetical.items())
-
     @cached_property
     def searched(self) -> int:
         """How many combinations of values there are."""

@@ -273,6 +273,6 @@ def _undominated(rows: Longs) -> Mask:
         return np.ones(len(rows), dtype=bool)
     below: Mask = np.logical_and.reduce(rows[:, None] <= rows[None], axis=2)
     equal = below & below.T
-    # Of equal rows, the first stays.
+    # Among equal rows the first stays.
     dropped: Mask = np.logical_or.reduce((below & ~equal) | np.tril(equal, -1), axis=1)
     return ~dropped
