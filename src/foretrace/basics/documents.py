@@ -62,7 +62,7 @@ class Document:
             ) from None
         if len(data) > most_bytes:
             problem = f"the {self.noun} is larger than {most_bytes / 1e6:g} MB"
-            raise InputError("file-too-large", problem, where=self.path, hint=self.expected)
+            raise InputError("input-too-large", problem, where=self.path, hint=self.expected)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Final, TypeAlias
 
 from foretrace.basics.errors import InputError, nearest
+from foretrace.basics.limits import limited, too_large
 
 LARGEST_FILE_BYTES: Final = 512 << 20
 
@@ -264,18 +265,56 @@ def open_binary(path: AnyFile, noun: str) -> io.BufferedReader:
         raise InputError("unreadable-file", f"the {noun} cannot be read: {reason}", where=str(path)) from None
 
 
-def read_whole(path: AnyFile, noun: str, hint: str) -> bytes:
-    """Returns the bytes of a file; `noun` says in errors what it should be, `hint` what one looks like."""
+def read_whole(path: AnyFile, noun: str, hint: str, max_bytes: int = LARGEST_FILE_BYTES) -> bytes:
+    """Returns the bytes of a file.
+
+    Args:
+        path: The file.
+        noun: What errors call the file.
+        hint: What errors say such a file looks like.
+        max_bytes: The size of the largest real file of its kind; a user can raise it (`foretrace.basics.limits`).
+    """
+    most = limited(max_bytes)
     try:
         with open_binary(path, noun) as stream:
             # A pipe has no size; what comes out of it is cut off where it is too long.
-            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
-            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+            too_long = os.fstat(stream.fileno()).st_size > most
+            data = b"" if too_long else stream.read(most + 1)
     except OSError as error:
         raise InputError(unreadable(error), f"the {noun} cannot be read: {error.strerror}", where=str(path)) from None
-    if too_long or len(data) > LARGEST_FILE_BYTES:
-        raise InputError("file-too-large", "the file has more than 512 MiB", where=str(path), hint=hint)
+    if too_long or len(data) > most:
+        raise too_large(f"the {noun} has more than {_shown_size(most)}", str(path), hint)
     return data
+
+
+def unpack(data: bytes, noun: str, where: str, max_bytes: int) -> bytes:
+    """Returns bytes that gzip packed, or the bytes themselves where it did not.
+
+    Args:
+        data: The content of a file.
+        noun: What errors call the file.
+        where: The file.
+        max_bytes: Bytes that may come out; a user can raise it (`foretrace.basics.limits`).
+    """
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    import gzip
+    import zlib
+
+    most = limited(max_bytes)
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            unpacked = stream.read(most + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        code = "truncated-file" if isinstance(error, EOFError) else "bad-compression"
+        raise InputError(code, f"the packed {noun} is cut off or damaged", where=where) from None
+    if len(unpacked) > most:
+        raise too_large(f"the {noun} unpacks to more than {_shown_size(most)}", where)
+    return unpacked
+
+
+def _shown_size(size_bytes: int) -> str:
+    return f"{size_bytes >> 20:,} MiB" if size_bytes >= 1 << 20 else f"{size_bytes:,} bytes"
 
 
 def unreadable(error: OSError | ValueError) -> str:

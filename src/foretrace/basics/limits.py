@@ -1,13 +1,86 @@
-"""Limits on the size of a job. A job above them is a typing mistake, or more than can be run."""
+"""Limits on what is read and on the size of a job, and how a user raises them.
+
+A job above its limits is a typing mistake, or more than can be run. A file above its limits is not of its kind, or was
+made to do harm. The limits on files and on time can be raised: `FORETRACE_LIMITS=4x` multiplies all of them by four.
+"""
 
 from __future__ import annotations
 
-from foretrace.basics.errors import InputError
+import os
+import time
+from dataclasses import dataclass, field
+
+from foretrace.basics.errors import InputError, UsageError
 
 MAX_STAGES = 1024
 MAX_GPUS = 4_000_000
 MAX_OPS = 8_000_000
 """Of one rank of every kind; more would take gigabytes and longer than a person waits."""
+
+VARIABLE = "FORETRACE_LIMITS"
+"""The environment variable that multiplies the limits on files and on time."""
+
+_MAX_FACTOR = 1e6
+
+
+def limit_factor() -> float:
+    """Returns the factor by which the user raised the limits, 1 where the variable is not set."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return 1.0
+    number = text.removesuffix("x")
+    try:
+        factor = float(number) if number.isascii() and len(number) < 20 else 0.0
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor <= _MAX_FACTOR:
+        raise UsageError("bad-value", f"{VARIABLE} is not a factor", hint=f"for example {VARIABLE}=4x")
+    return factor
+
+
+def limited(most: int) -> int:
+    """Returns a limit as the user raised it."""
+    return round(most * limit_factor())
+
+
+_RAISE = f"{VARIABLE}=4x raises the limits on files and on time"
+
+
+def too_large(what: str, where: str | None, hint: str | None = None) -> InputError:
+    """Returns the error for an input above a limit; `what` states the limit: "the file has more than 1 MiB"."""
+    return InputError("input-too-large", what, where=where, hint=f"{hint}; {_RAISE}" if hint else _RAISE)
+
+
+def check_limit(amount: int, most: int, what: str, where: str | None) -> None:
+    """Raises an error where `amount` of `what` ("lines", "characters of expanded variables") is above a limit."""
+    if amount > limited(most):
+        raise too_large(f"there are more than {limited(most):,} {what}", where)
+
+
+@dataclass(slots=True)
+class Deadline:
+    """The time that a piece of work may take; whoever does the work calls `check` now and then."""
+
+    seconds: float
+    what: str
+    """The work, as errors name it: "reading the log"."""
+    where: str | None = None
+    _end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seconds *= limit_factor()
+        self._end = time.monotonic() + self.seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is spent."""
+        return time.monotonic() > self._end
+
+    def check(self) -> None:
+        """Raises an error where the time is spent."""
+        if self.is_over:
+            problem = f"{self.what} took more than {self.seconds:g} s"
+            raise InputError("gave-up", problem, where=self.where, hint=_RAISE)
 
 
 def check_gpus(gpus: int, where: str) -> None:

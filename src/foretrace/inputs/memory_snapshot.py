@@ -104,7 +104,7 @@ def _fullest(document: dict[str, Any], where: str) -> MemorySnapshot:
         raise InputError("bad-value", "device_traces is not a list of lists", where=where, hint=_HINT)
     allocated, reserved = dict[int, int](), dict[int, int]()
     if len(document["segments"]) + sum(map(len, traces)) > MAX_ENTRIES:
-        raise InputError("file-too-large", f"more than {MAX_ENTRIES:,} events", where=where, hint=_TOO_LARGE)
+        raise InputError("input-too-large", f"more than {MAX_ENTRIES:,} events", where=where, hint=_TOO_LARGE)
     for number, segment in enumerate(document["segments"]):
         place = f"{where}: segments[{number}]"
         device = _number(segment, "device", place, 0, MAX_DEVICES)
@@ -276,7 +276,7 @@ class _PlainPickle:
                 room -= 1
                 if room < 0:
                     problem = f"more than {MAX_ENTRIES:,} lists and dictionaries"
-                    raise InputError("file-too-large", problem, where=self._where, hint=_TOO_LARGE)
+                    raise InputError("input-too-large", problem, where=self._where, hint=_TOO_LARGE)
             elif code == 0x28:  # MARK
                 marks.append(len(stack))
             elif code == 0x75:  # SETITEMS

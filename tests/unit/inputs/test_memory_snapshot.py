@@ -139,7 +139,7 @@ def test_short_pickles_take_little_memory_and_time(tmp_path: Path, monkeypatch: 
     tuples = b"\x80\x04}(K\x00" + b"".join(b"q%ch%ch%c\x86" % (n, n, n) for n in range(60)) + b"K\x01u."
     assert code_of(tmp_path / "tuples.pickle", tuples) == "wrong-format"
     monkeypatch.setattr(memory_snapshot, "MAX_ENTRIES", 100)
-    assert code_of(tmp_path / "lists.pickle", b"\x80\x04](" + b"]" * 200 + b"e.") == "file-too-large"
+    assert code_of(tmp_path / "lists.pickle", b"\x80\x04](" + b"]" * 200 + b"e.") == "input-too-large"
     shared = b"\x80\x04}(\x8c\x08segments]\x8c\rdevice_traces](" + b"]q\x00" + b"h\x00" * 200 + b"eu."
     assert code_of(tmp_path / "shared.pickle", shared) == "empty-file"
 

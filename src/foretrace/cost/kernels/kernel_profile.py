@@ -138,7 +138,7 @@ def _unpacked(data: bytes, path: str | Path) -> bytes:
     with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
         unpacked = stream.read(LARGEST_FILE_BYTES + 1)
     if len(unpacked) > LARGEST_FILE_BYTES:
-        raise InputError("file-too-large", "the file has more than 512 MiB when unpacked", where=str(path), hint=_HINT)
+        raise InputError("input-too-large", "the file has more than 512 MiB when unpacked", where=str(path), hint=_HINT)
     return unpacked
 
 

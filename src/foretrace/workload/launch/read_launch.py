@@ -91,5 +91,5 @@ def _beside(path: str | Path, name: str) -> str:
 def _config(text: str, path: str) -> str:
     if len(text) > _MAX_CONFIG:
         problem = f"the configuration has more than {_MAX_CONFIG:,} characters"
-        raise InputError("file-too-large", problem, where=path)
+        raise InputError("input-too-large", problem, where=path)
     return text

@@ -65,7 +65,7 @@ class Script:
         self.expanded += sum(len(word.text) + 1 for word in words)
         if self.expanded > _MAX_EXPANDED:
             problem = f"variables stand for more than {_MAX_EXPANDED:,} characters"
-            raise InputError("file-too-large", problem, where=self.path)
+            raise InputError("input-too-large", problem, where=self.path)
         return words
 
 

@@ -60,7 +60,7 @@ def test_variables_that_stand_for_too_much_are_refused(tmp_path: Path) -> None:
     doubled = "".join(f'A{n + 1}="$A{n} $A{n}"\n' for n in range(40))
     with pytest.raises(InputError) as error:
         read(tmp_path, f'A0="--num-layers 8"\n{doubled}torchrun p.py $A40\n')
-    assert error.value.code == "file-too-large"
+    assert error.value.code == "input-too-large"
 
 
 def test_options_within_strings_and_arrays_know_their_lines(tmp_path: Path) -> None:

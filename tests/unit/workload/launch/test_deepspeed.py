@@ -101,7 +101,7 @@ def test_options_that_change_the_work_and_are_not_followed_are_reported(
         ('{"name": 1}', "wrong-format"),
         ("[" * 10_000, "bad-syntax"),
         ('{"bf16": ' * 20_000, "bad-syntax"),
-        ("{" + " " * 300_000 + "}", "file-too-large"),
+        ("{" + " " * 300_000 + "}", "input-too-large"),
         (CONFIG | {"train_batch_size": "many"}, "bad-value"),
         (CONFIG | {"train_batch_size": -1}, "out-of-range"),
         (CONFIG | {"train_batch_size": 10**12}, "out-of-range"),

@@ -154,7 +154,7 @@ def test_modules_of_each_part(tmp_path: Path) -> None:
         (f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'x'\n", "unknown-name"),
         (f"{MODEL}[parallelism]\npipeline_parallel_degree = 100000000\n", "not-divisible"),
         ("[tool]\nx = 1\n", "wrong-format"),
-        (f"{MODEL}{'# long' * 50_000}", "file-too-large"),
+        (f"{MODEL}{'# long' * 50_000}", "input-too-large"),
     ],
 )
 def test_files_that_cannot_be_meant(text: str, code: str, tmp_path: Path) -> None:

@@ -79,6 +79,6 @@ def _text(path: Path) -> str:
         raise InputError(code, f"cannot be read: {error.strerror}", where=str(path), hint=hint) from error
     if len(data) > LARGEST_FILE_BYTES:
         raise InputError(
-            "file-too-large", f"the file has more than {LARGEST_FILE_BYTES >> 20} MiB", where=str(path), hint=_EXPECTED
+            "input-too-large", f"the file has more than {LARGEST_FILE_BYTES >> 20} MiB", where=str(path), hint=_EXPECTED
         )
     return data.decode("utf-8", "replace")

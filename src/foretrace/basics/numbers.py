@@ -1,0 +1,134 @@
+"""Reads the numbers of files and options: the one place where text or a JSON value becomes a number.
+
+Python's `int` and `float` accept more than a file may say: digits of other scripts, `nan`, `1e400`, numbers of millions
+of digits, `True`. Both functions here refuse what is not a finite number within its range. A `NumberError` completes a
+sentence that begins with the value: `"-3" is negative`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from foretrace.basics.errors import InputError, printable, shortened
+
+MAX_WHOLE: Final = 2**63 - 1
+"""The largest whole number: 292 years in nanoseconds, 8 EiB in bytes."""
+
+MAX_REAL: Final = 1e30
+"""The largest other number: no rate, time or count of a training run comes near it."""
+
+_MAX_CHARACTERS: Final = 400
+_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+
+
+class NumberError(ValueError):
+    """A value that is not a number, or not one within its range; `code` is the code that an error should have."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.problem = problem
+
+
+def whole_number(value: object, *, least: int = 0, most: int = MAX_WHOLE) -> int:
+    """Returns a whole number from its text ("8192", "8,192", "1e6") or from a JSON value.
+
+    Args:
+        value: Text, bytes, or a value that JSON can hold.
+        least: The smallest number that is accepted.
+        most: The largest number that is accepted.
+
+    Raises:
+        NumberError: The value is not a whole number, or outside the range.
+    """
+    if isinstance(value, str | bytes) and value.isdigit() and value.isascii() and len(value) < 19:
+        number: int | float = int(value)  # nearly every number of a file
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        number = _number(value)
+        if isinstance(number, float):
+            if not number.is_integer():
+                raise NumberError("bad-value", "is not a whole number")
+            number = int(number)
+    _check_range(number, least, most)
+    return int(number)
+
+
+def real_number(value: object, *, least: float = 0.0, most: float = MAX_REAL) -> float:
+    """Returns a finite number from its text ("1.5", "1e-3", "1,024.5") or from a JSON value.
+
+    Args:
+        value: Text, bytes, or a value that JSON can hold.
+        least: The smallest number that is accepted.
+        most: The largest number that is accepted.
+
+    Raises:
+        NumberError: The value is not a finite number, or outside the range.
+    """
+    number = _number(value)
+    _check_range(number, least, most)
+    return float(number)
+
+
+def number_error(
+    error: NumberError, name: str, value: object, where: str | None, hint: str | None = None
+) -> InputError:
+    """Returns the error that a user sees for the value of a field called `name`."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    shown = f'"{text}"' if isinstance(text, str) else type(text).__name__ if _is_long(text) else repr(text)
+    problem = f"{printable(name)} {printable(shortened(shown))} {error.problem}".replace("\n", " ")
+    return InputError(error.code, problem, where=where, hint=hint)
+
+
+def _is_long(value: object) -> bool:
+    """Returns whether the text of a value is long or takes long to make."""
+    if isinstance(value, int):
+        return value.bit_length() > 256
+    return not isinstance(value, float | bool | None)
+
+
+def _number(value: object) -> int | float:
+    """Returns the finite number that a value is, whole where it is written without a fraction or an exponent."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return _number_of_text(value.strip())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NumberError("bad-value", "is not a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise NumberError("out-of-range", "is not a finite number")
+    return value
+
+
+def _number_of_text(text: str) -> int | float:
+    if len(text) > _MAX_CHARACTERS:
+        raise NumberError("out-of-range", f"is too long for a number: {len(text):,} characters")
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    if not _NUMBER.fullmatch(text):
+        if _NOT_FINITE.fullmatch(text):
+            raise NumberError("out-of-range", "is not a finite number")
+        raise NumberError("bad-value", "is not a number" if text else "is empty")
+    if text.lstrip("+-").isdigit():
+        return int(text)
+    number = float(text)
+    if not math.isfinite(number):
+        raise NumberError("out-of-range", "is too large")
+    return number
+
+
+def _check_range(number: int | float, least: float, most: float) -> None:
+    if number < least:
+        problem = "is negative" if least == 0 else f"is less than {_shown(least)}"
+        raise NumberError("out-of-range", problem)
+    if number > most:
+        raise NumberError("out-of-range", f"is too large: at most {_shown(most)}")
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) and abs(bound) < 10**12 else f"{bound:.3g}"

@@ -1,0 +1,180 @@
+"""Reads JSON with limits, and takes checked values out of its objects.
+
+A `Record` is one object of a JSON file together with its place. Every field is checked when it is taken, so that a
+number where text belongs, a missing field or a list nested a thousand times is an error that names the place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foretrace.basics.errors import InputError
+from foretrace.basics.numbers import MAX_REAL, MAX_WHOLE, NumberError, number_error, real_number, whole_number
+
+MAX_NESTING: Final = 200
+"""Levels of lists and objects in JSON; real files have fewer than 20."""
+
+_MAX_DIM_NESTING: Final = 8
+"""Levels of lists in the sizes of tensors: a list of lists of tensors has 3."""
+
+_REQUIRED: Final = object()
+
+Dims = tuple[Any, ...]
+"""Sizes of a tensor, or of every tensor of a list."""
+
+
+def read_json(data: str | bytes, where: str, hint: str | None = None) -> Any:
+    """Returns the value of JSON text.
+
+    Args:
+        data: The text, in UTF-8.
+        where: The file, and the line where the text is one of many.
+        hint: What errors say is expected.
+
+    Raises:
+        InputError: The text is not JSON (`bad-syntax`), nested too deep (`too-deep`), or holds a number that is not
+            finite or has thousands of digits (`out-of-range`).
+    """
+    if isinstance(data, bytes):
+        data = data.decode("utf-8-sig", "replace")
+
+    def refuse(word: str) -> float:
+        raise NumberError("out-of-range", f"{word} is not a finite number")
+
+    try:
+        value = json.loads(data, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            "bad-syntax", f"not valid JSON: {error.msg}", where=f"{where}:{error.lineno}", hint=hint
+        ) from None
+    except RecursionError:
+        raise _too_deep(where, hint) from None
+    except NumberError as error:
+        raise InputError(error.code, error.problem, where=where, hint=hint) from None
+    except ValueError:  # Python's limit on the digits of a whole number
+        raise InputError("out-of-range", "a number has thousands of digits", where=where, hint=hint) from None
+    if _is_deep(value):
+        raise _too_deep(where, hint)
+    return value
+
+
+def _too_deep(where: str, hint: str | None) -> InputError:
+    return InputError("too-deep", f"lists and objects are nested more than {MAX_NESTING} deep", where=where, hint=hint)
+
+
+def _is_deep(value: Any) -> bool:
+    """Returns whether a value is nested more than `MAX_NESTING` deep."""
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        if not containers:
+            return False
+        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One object of a JSON file, whose fields are checked when they are taken.
+
+    Every accessor raises an `InputError` that names the field and the place. A field without a `default` is required;
+    `null` counts as missing.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+
+    @classmethod
+    def of(cls, value: object, where: str, noun: str = "object") -> Record:
+        """Returns a value as a record; raises an error unless it is an object. `noun` is what errors call it."""
+        if not isinstance(value, dict):
+            raise InputError("bad-value", f"expected {noun}, not {_kind(value)}", where=where)
+        return cls(value, where)
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def whole(self, name: str, default: Any = _REQUIRED, *, least: int = 0, most: int = MAX_WHOLE) -> int:
+        """Returns a whole number from `least` to `most`."""
+        value = self._value(name, default)
+        if value is default:
+            return int(default)
+        try:
+            return whole_number(value, least=least, most=most)
+        except NumberError as error:
+            raise number_error(error, name, value, self.where) from None
+
+    def real(self, name: str, default: Any = _REQUIRED, *, least: float = 0.0, most: float = MAX_REAL) -> float:
+        """Returns a finite number from `least` to `most`."""
+        value = self._value(name, default)
+        if value is default:
+            return float(default)
+        try:
+            return real_number(value, least=least, most=most)
+        except NumberError as error:
+            raise number_error(error, name, value, self.where) from None
+
+    def text(self, name: str, default: Any = _REQUIRED) -> str:
+        """Returns a text."""
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, "text", value)
+        return value
+
+    def items(self, name: str, default: Any = _REQUIRED) -> Sequence[Any]:
+        """Returns the items of a list."""
+        value = self._value(name, default)
+        if not isinstance(value, list | tuple):
+            raise self._wrong(name, "a list", value)
+        return value
+
+    def record(self, name: str) -> Record:
+        """Returns an object within this one."""
+        value = self._value(name, _REQUIRED)
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object", value)
+        return Record(value, f"{self.where}: {name}")
+
+    def records(self, name: str) -> Iterator[Record]:
+        """Returns the objects of a list."""
+        for at, value in enumerate(self.items(name)):
+            yield Record.of(value, f"{self.where}: {name}[{at}]")
+
+    def dims(self, name: str, default: Any = _REQUIRED, *, least: int = 0) -> Dims:
+        """Returns the sizes of a tensor, or of every tensor of a list."""
+        return dims_of(self.items(name, default), name, self.where, least=least)
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is not None:
+            return value
+        if default is _REQUIRED:
+            raise InputError("missing-field", f"field {name} is missing", where=self.where)
+        return default
+
+    def _wrong(self, name: str, expected: str, value: object) -> InputError:
+        return InputError("bad-value", f"{name}: expected {expected}, not {_kind(value)}", where=self.where)
+
+
+def dims_of(values: Sequence[Any], name: str, where: str, *, least: int = 0, _level: int = 1) -> Dims:
+    """Returns nested lists of sizes as tuples; raises an error where one is not a whole number or too deep."""
+    if _level > _MAX_DIM_NESTING:
+        raise InputError("too-deep", f"{name} is nested more than {_MAX_DIM_NESTING} deep", where=where)
+    sizes: list[Any] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            sizes.append(dims_of(value, name, where, least=least, _level=_level + 1))
+            continue
+        try:
+            sizes.append(whole_number(value, least=least))
+        except NumberError as error:
+            raise number_error(error, name, value, where) from None
+    return tuple(sizes)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
