@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
-.PHONY: help demo test fuzz check bench format clean
+.PHONY: help demo test fuzz check bench package format clean
 
 help:
 	@echo "make demo    predict a step of Llama 3 70B on 512 H100s, show the answer"
 	@echo "make test    run the tests"
 	@echo "make fuzz    run the random laws on new examples"
 	@echo "make check   format, lint, types, import contract, structure"
+	@echo "make package build wheel and sdist, install and try them, test least and newest versions"
 	@echo "make bench   speed against its bounds, traces and predictions against real runs"
 
 demo: $(VENV)/core
@@ -40,6 +41,9 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/plan_order.py
 	$(BIN)/python benchmarks/planner.py
 	$(BIN)/python benchmarks/batches.py
+
+package: $(VENV)/bin/python
+	$(BIN)/python tools/package.py --matrix
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from foretrace.inputs.option_texts import INPUT_OPTIONS
 from foretrace.workload.plan import Plan
 from shared_files import ROOT
 
+PUBLISHED_EXTRAS = ("fast", "silicon", "packets", "bench")
 PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate\n"
 
 
@@ -220,3 +222,12 @@ class TestThePlansPage:
             for name, text in zip(fixed, texts if len(texts) == len(fixed) else texts * len(fixed), strict=True):
                 value = defaults[name]
                 assert stated.get(text, int(text) if text.isdecimal() else text) == value, name
+
+
+def test_licences_of_all_dependencies_are_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *(project["optional-dependencies"][name] for name in PUBLISHED_EXTRAS)]
+    names = {re.match(r"[\w-]+", line)[0] for group in groups for line in group}  # type: ignore[index]
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    table = page[page.index("| package |") :].partition("\n\n")[0]
+    assert {name for name in names if name not in table} == set()
