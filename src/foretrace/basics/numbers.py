@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from foretrace.basics.errors import InputError, printable, shortened
 
@@ -20,9 +20,10 @@ MAX_REAL: Final = 1e30
 """The largest other number: no rate, time or count of a training run comes near it."""
 
 _MAX_CHARACTERS: Final = 400
-_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?")
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+)
+_NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf)", re.IGNORECASE)
 
 
 class NumberError(ValueError):
@@ -106,20 +107,46 @@ def _number(value: object) -> int | float:
 
 
 def _number_of_text(text: str) -> int | float:
-    if len(text) > _MAX_CHARACTERS:
-        raise NumberError("out-of-range", f"is too long for a number: {len(text):,} characters")
-    if _THOUSANDS.fullmatch(text):
-        text = text.replace(",", "")
-    if not _NUMBER.fullmatch(text):
-        if _NOT_FINITE.fullmatch(text):
+    leading = leading_number(text)
+    if leading.rest or "_" in text:
+        raise NumberError("bad-value", "is not a number")
+    return leading.value
+
+
+class LeadingNumber(NamedTuple):
+    """The number that a text begins with, and the text after it: 400 and "Gbps" of "400Gbps"."""
+
+    value: int | float
+    digits: str
+    """The number as it is written, for exact arithmetic: thousands are not set apart, and its exponent is small."""
+    rest: str
+
+
+def leading_number(text: str) -> LeadingNumber:
+    """Returns the number that a text begins with.
+
+    Thousands may be set apart by commas or, as programmers do, by `_`. A number is whole where it is written without a
+    fraction or an exponent.
+
+    Raises:
+        NumberError: The text does not begin with a finite number, or with one of more than 400 characters.
+    """
+    match = _NUMBER.match(text)
+    if match is None:
+        if _NOT_FINITE.match(text):
             raise NumberError("out-of-range", "is not a finite number")
         raise NumberError("bad-value", "is not a number" if text else "is empty")
-    if text.lstrip("+-").isdigit():
-        return int(text)
-    number = float(text)
+    if match.end() > _MAX_CHARACTERS:
+        raise NumberError("out-of-range", f"is too long for a number: {match.end():,} characters")
+    digits = match[0].replace(",", "").replace("_", "")
+    if digits.lstrip("+-").isdigit():
+        return LeadingNumber(int(digits), digits, text[match.end() :])
+    number = float(digits)
     if not math.isfinite(number):
         raise NumberError("out-of-range", "is too large")
-    return number
+    if not number and re.search("[1-9]", re.split("[eE]", digits)[0]):
+        raise NumberError("out-of-range", "is too close to zero")
+    return LeadingNumber(number, digits if number else "0", text[match.end() :])
 
 
 def _check_range(number: int | float, least: float, most: float) -> None:

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
 
-from foretrace.basics.errors import InputError, shortened
+from foretrace.basics.errors import MAX_NAME, InputError, shortened
+from foretrace.basics.numbers import MAX_REAL, MAX_WHOLE, LeadingNumber, NumberError, leading_number, number_error
 
 MINUS = "\N{MINUS SIGN}"
 
-_NUMBER = re.compile(
-    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)?"
-    r"(?P<fraction>\.[0-9]*)?"
-    r"(?P<exponent>[eE][+-]?[0-9]+)?"
-)
+MIN_AMOUNT = 1e-30
+"""The smallest quantity in SI units other than 0: the planner's and the engine's sums lose smaller ones."""
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)}
@@ -34,6 +31,8 @@ _DAY_S = 86400.0
 
 _MIN_TIME_S = 1e-12
 """Shorter times are what is left of sums that cancel: no clock resolves them."""
+_MIN_PREFIXED_BYTES = 512
+"""Smaller sizes must be whole numbers of bytes: half of the smallest binary unit."""
 _ROUNDING = 1e-9
 """Times that differ by a smaller share than this differ by the rounding of their sums."""
 
@@ -47,6 +46,9 @@ class _Quantity:
     scales: Mapping[str, float]
     bare: float | None = None
     """Scale of text without a unit; None where a unit is required."""
+    least: float = MIN_AMOUNT
+    """The smallest amount in SI units, other than 0."""
+    most: float = MAX_REAL
 
 
 def _byte_scales(suffixes: tuple[str, ...]) -> dict[str, float]:
@@ -102,6 +104,8 @@ _FACTOR = _Quantity(
     "a number above 0: 1.1x or 110%",
     {"x": 1.0, "\N{MULTIPLICATION SIGN}": 1.0, "%": 0.01},
     bare=1.0,
+    least=1e-9,
+    most=1e9,
 )
 _COUNT = _Quantity(
     "count",
@@ -125,7 +129,11 @@ def parse_time(value: str | float, *, where: str | None = None) -> float:
 
 def parse_bytes(value: str | float, *, where: str | None = None) -> int:
     """Bytes, to the nearest, from "80GiB" (binary), "16MB" (decimal) or "512"."""
-    return value if type(value) is int and value >= 0 else round(_parse(value, _BYTES, where))
+    amount = _exact(value, _BYTES, where)
+    # 0.1GiB is not whole, and nobody means a part of a byte by it; "1.5" is a mistake.
+    if amount.denominator != 1 and amount < _MIN_PREFIXED_BYTES:
+        raise _refusal("bad-value", value, _BYTES, where, "is not whole")
+    return round(amount)
 
 
 def parse_bandwidth(value: str | float, *, where: str | None = None) -> float:
@@ -162,8 +170,9 @@ def marked_factor(text: str) -> float | None:
 def parse_marked_factor(text: str, *, where: str | None = None) -> float:
     """A ratio above 0 that is marked as one, from "1.1x" or "110%": a bare number could be a count."""
     factor = parse_factor(text, where=where)
-    if text.strip()[-1].isdigit() or text.strip().endswith("."):
-        raise InputError("bad-value", f'factor "{text.strip()}" has no x', where=where, hint=f"write {text.strip()}x")
+    if not _split(text, _FACTOR, where).rest:
+        hint = f"write {shortened(text.strip())}x"
+        raise _refusal("bad-value", text.strip(), _FACTOR, where, "has no x", hint)
     return factor
 
 
@@ -191,25 +200,31 @@ def parse_tokens(value: str | float, *, where: str | None = None) -> int:
 
 
 def _parse_whole(value: str | float, quantity: _Quantity, where: str | None) -> int:
-    if type(value) is int and value >= 0:
-        return value
-    amount = _parse(value, quantity, where)
-    # 1.005k is 1005, which floats miss by a little.
-    exact = Fraction(amount)
-    if isinstance(value, str):
-        number, unit = _split(value, quantity, where)
-        exact = Fraction(number) * int(_scale(value, number, unit, quantity, where))
+    exact = _exact(value, quantity, where)
     if exact.denominator != 1:
         raise _refusal("bad-value", value, quantity, where, "is not whole")
     return exact.numerator
 
 
+def _exact(value: str | float, quantity: _Quantity, where: str | None) -> Fraction:
+    """Returns a quantity without rounding: 1.005k is 1005, which floats miss by a little."""
+    if type(value) is int and 0 <= value <= MAX_WHOLE:
+        return Fraction(value)
+    amount = _parse(value, quantity, where)
+    if amount > MAX_WHOLE:
+        raise _refusal("out-of-range", value, quantity, where, "is too large")
+    if not isinstance(value, str):
+        return Fraction(value)
+    number = _split(value, quantity, where)
+    return Fraction(number.digits) * int(_scale(value, number, quantity, where))
+
+
 def _parse(value: str | float, quantity: _Quantity, where: str | None) -> float:
     if isinstance(value, str):
-        number, unit = _split(value, quantity, where)
-        scale = _scale(value, number, unit, quantity, where)
+        number = _split(value, quantity, where)
+        scale = _scale(value, number, quantity, where)
         # Dividing by 1e6 rounds once where multiplying by 1e-6 rounds twice: "25us" must equal 25e-6.
-        amount = float(number) * scale if scale >= 1 else float(number) / round(1 / scale)
+        amount = float(number.value) * scale if scale >= 1 else float(number.value) / round(1 / scale)
     elif isinstance(value, Real) and not isinstance(value, bool):
         amount = _as_float(value)
     else:
@@ -218,6 +233,10 @@ def _parse(value: str | float, quantity: _Quantity, where: str | None) -> float:
         raise _refusal("out-of-range", value, quantity, where, "is not a finite number")
     if amount < 0:
         raise _refusal("out-of-range", value, quantity, where, "is negative")
+    if amount > quantity.most:
+        raise _refusal("out-of-range", value, quantity, where, "is too large")
+    if 0 < amount < quantity.least:
+        raise _refusal("out-of-range", value, quantity, where, "is too close to zero")
     return amount
 
 
@@ -229,49 +248,53 @@ def _as_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _split(text: str, quantity: _Quantity, where: str | None) -> tuple[str, str]:
-    """The number, ready for ``float``, and the unit after it."""
+def _split(text: str, quantity: _Quantity, where: str | None) -> LeadingNumber:
+    """The number that a text begins with, and as its rest the unit."""
     stripped = text.strip()
-    if not stripped:
-        raise _refusal("bad-value", text, quantity, where, "is empty")
-    if stripped[0] in f"-{MINUS}":
+    if stripped[:1] == MINUS:
         raise _refusal("out-of-range", text, quantity, where, "is negative")
-    match = _NUMBER.match(stripped)
-    if match is None or not any(c.isdigit() for c in f"{match['whole'] or ''}{match['fraction'] or ''}"):
-        if re.match(r"\+?(nan|inf)", stripped, re.IGNORECASE):
-            raise _refusal("out-of-range", text, quantity, where, "is not a finite number")
+    if stripped[:1] == "+":  # "+10%" as a factor is 1.1, not 0.1
         raise _refusal("bad-value", text, quantity, where, "does not start with a number")
-    return match[0].replace(",", "").replace("_", ""), stripped[match.end() :].strip()
+    try:
+        number = leading_number(stripped)
+    except NumberError as error:
+        problem = "does not start with a number" if stripped and error.code == "bad-value" else error.problem
+        raise _refusal(error.code, text, quantity, where, problem) from None
+    if stripped[0] == "-":
+        raise _refusal("out-of-range", text, quantity, where, "is negative")
+    return number._replace(rest=number.rest.strip())
 
 
-def _scale(text: str, number: str, unit: str, quantity: _Quantity, where: str | None) -> float:
+def _scale(text: str, number: LeadingNumber, quantity: _Quantity, where: str | None) -> float:
     """Returns the size of the unit in SI."""
+    unit = number.rest
     if unit in quantity.scales:
         return quantity.scales[unit]
-    if not unit and (quantity.bare is not None or float(number) == 0.0):
+    if not unit and (quantity.bare is not None or not number.value):
         return quantity.bare or 1.0
     if not unit:
         raise _refusal("bad-value", text, quantity, where, "has no unit")
     if not quantity.scales or not unit[0].isalpha():
-        raise _refusal("bad-value", text, quantity, where, f'has "{unit}" after the number')
+        raise _refusal("bad-value", text, quantity, where, f'has "{shortened(unit)}" after the number')
     near = _near_units(unit, quantity)
     suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise _refusal("bad-value", text, quantity, where, f'has the unknown unit "{unit}"{suggestion}')
+    raise _refusal("bad-value", text, quantity, where, f'has the unknown unit "{shortened(unit)}"{suggestion}')
 
 
 def _near_units(unit: str, quantity: _Quantity) -> list[str]:
     """At most two units that were probably meant: the same letters in another case, else a close spelling."""
     same_letters = [name for name in quantity.scales if name.casefold() == unit.casefold()]
+    if len(unit) > MAX_NAME:
+        return []
     # A single letter is near to anything that contains it.
     longer = [name for name in quantity.scales if len(name) > 1]
     return same_letters[:2] or difflib.get_close_matches(unit, longer, n=2, cutoff=0.4)
 
 
-def _refusal(code: str, value: object, quantity: _Quantity, where: str | None, problem: str) -> InputError:
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
-    return InputError(
-        code, f"{quantity.name} {shortened(text)} {problem}", where=where, hint=f"expected {quantity.form}"
-    )
+def _refusal(
+    code: str, value: object, quantity: _Quantity, where: str | None, problem: str, hint: str | None = None
+) -> InputError:
+    return number_error(NumberError(code, problem), quantity.name, value, where, hint or f"expected {quantity.form}")
 
 
 def format_time(seconds: float, *, unit: str | None = None) -> str:
