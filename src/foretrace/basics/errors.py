@@ -6,6 +6,7 @@ for people that says what is wrong, where (a file and line, a field, a rank and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,33 @@ MAX_SHOWN = 60
 MAX_NAME = 100
 """Characters of a name at most; longer words are not misspelt names and take long to compare."""
 
+_MAX_MESSAGE = 1000
+_MAX_WHERE = 400
+_MAX_WORD = 120
+_PLAIN = 200
+"""Characters up to which a message is not looked at: whoever wrote it shortened what it repeats."""
+_REPEATED = re.compile(rf'"[^"]*"|\S{{{_MAX_WORD},}}')
+
+
+def bounded(message: str) -> str:
+    """Returns a message as one line of at most about 1,000 characters, in which long quoted texts and words are cut.
+
+    Messages repeat names and values of files, which may be of any length and hold line breaks.
+    """
+    if len(message) <= _PLAIN and message.isprintable():
+        return message
+    message = message[: 10 * _MAX_MESSAGE].replace("\n", " ").replace("\r", " ")
+    if len(message) > _PLAIN:
+        message = _REPEATED.sub(_cut, message)
+    return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}…"
+
+
+def _cut(match: re.Match[str]) -> str:
+    text = match[0]
+    if text[0] == text[-1] == '"':
+        return f'"{shortened(text[1:-1])}"'
+    return f"{text[: MAX_SHOWN // 2]}…{text[-MAX_SHOWN // 2 :]}"
+
 
 class ForetraceError(Exception):
     """A mistake in what the user gave; shown as one line, never as a traceback."""
@@ -23,11 +51,13 @@ class ForetraceError(Exception):
     exit_code = 3
 
     def __init__(self, code: str, message: str, *, where: str | None = None, hint: str | None = None) -> None:
-        super().__init__(code, message)  # what an error of a worker process is made again from
+        super().__init__(code, bounded(message))  # what an error of a worker process is made again from
         self.code = code
-        self.message = message
-        self.where = where
-        self.hint = hint
+        self.message = bounded(message)
+        if where is not None and len(where) > _MAX_WHERE:  # the line is at the end
+            where = f"{where[:MAX_SHOWN]}…{where[-_MAX_WHERE // 2 :]}"
+        self.where = where if where is None else bounded(where)
+        self.hint = hint if hint is None else bounded(hint)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -67,6 +97,9 @@ class Diagnostic:
     code: str
     message: str
     where: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", bounded(self.message))
 
 
 def shortened(text: str) -> str:
