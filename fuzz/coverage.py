@@ -1,0 +1,111 @@
+"""Keeps mutated inputs that reach new lines of the readers, and mutates them further.
+
+Lines are traced for a share of the inputs, since tracing slows a reader down several times. An input that reached a new
+line is stored in the pool of its target, from which every third seed is then made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any, Final
+
+from fuzz.oracle import Case, Verdict, judge
+from fuzz.samples import Sample
+from fuzz.targets import Target
+
+TRACED_SHARE: Final = 0.02
+POOL_SHARE: Final = 0.33
+MAX_POOL: Final = 200
+MAX_KEPT_BYTES: Final = 50_000
+
+_READERS: Final = (
+    *(
+        "/inputs/",
+        "/hardware/",
+        "/models/",
+        "/workload/launch/",
+        "/workload/job_file",
+        "/program/",
+        "/validate/training",
+    ),
+    *("/cost/network/nccl_log/", "/cost/network/nccl_tests/", "/cost/kernels/kernel_profile", "/cost/calibration"),
+    *("/compat/simai/", "/basics/", "/search/axes", "/calibrate/"),
+)
+"""Parts of the paths of modules that read something."""
+
+
+class Guide:
+    """The lines that each target has reached, and the inputs that reached them first.
+
+    Args:
+        folder: Where inputs are kept from one run to the next.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: dict[str, set[tuple[str, int]]] = {}
+        self.pools: dict[str, list[Sample]] = {}
+
+    def parents(self, target: Target, seed: int) -> list[Sample] | None:
+        """Returns the inputs that a seed is made from; None: the samples of the target."""
+        if target.words is not None:
+            return None
+        pool = self.pools.get(target.name)
+        if pool is None:
+            pool = self.pools[target.name] = self._read(target)
+        return pool if pool and Random(seed).random() < POOL_SHARE else None
+
+    def judge(self, target: Target, case: Case, folder: Path) -> Verdict:
+        """Judges an input; traces it if it is its turn."""
+        if target.words is not None or Random(case.seed + 1).random() >= TRACED_SHARE:
+            return judge(case, folder)
+        reached: set[tuple[str, int]] = set()
+        names: dict[str, bool] = {}
+
+        def on_line(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                reached.add((frame.f_code.co_filename, frame.f_lineno))
+            return on_line
+
+        def on_call(frame: FrameType, event: str, _: Any) -> Any:  # noqa: ARG001 - Python's signature
+            name = frame.f_code.co_filename
+            if name not in names:
+                names[name] = "/foretrace/" in name and any(part in name for part in _READERS)
+            return on_line if names[name] else None
+
+        before = sys.gettrace()
+        sys.settrace(on_call)
+        try:
+            verdict = judge(case, folder, max_s=60.0)
+        finally:
+            sys.settrace(before)
+        known = self.lines.setdefault(target.name, set())
+        if reached - known:
+            known |= reached
+            self._keep(target, case)
+        return verdict
+
+    def _keep(self, target: Target, case: Case) -> None:
+        pool = self.pools.setdefault(target.name, [])
+        if len(pool) < MAX_POOL and sum(map(len, case.files.values())) < MAX_KEPT_BYTES:
+            mutated = next(iter(target.samples())).mutated
+            sample = Sample(case.files, mutated if mutated and set(mutated) <= set(case.files) else None)
+            pool.append(sample)
+            record = {name: data.hex() for name, data in case.files.items()}
+            text = json.dumps(record)
+            path = self.folder / target.name / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def _read(self, target: Target) -> list[Sample]:
+        pool = []
+        for path in sorted((self.folder / target.name).glob("*.json"))[:MAX_POOL]:
+            files = {name: bytes.fromhex(data) for name, data in json.loads(path.read_text()).items()}
+            mutated = next(iter(target.samples())).mutated
+            pool.append(Sample(files, mutated if mutated and set(mutated) <= set(files) else None))
+        return pool

@@ -1,0 +1,298 @@
+"""Runs inputs for minutes or hours on several processes, and keeps what was done and found in a folder.
+
+A worker tries seeds one after the other within one process, which is warm. The parent watches the CPU time that a seed
+has used: compiled code that hangs is ended with its process, and the seed is recorded. Ctrl-C keeps what is done.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+from fuzz.coverage import Guide
+from fuzz.oracle import MAX_S, SLOW_S, Case, Fault, judge, limit_memory
+from fuzz.samples import ROOT
+from fuzz.targets import Target, all_targets
+
+STATE: Final = ROOT / "build" / "fuzz"
+SLICE_S: Final = 2.0
+"""CPU time that a worker spends on one target at a time."""
+KILL_S: Final = MAX_S + 5.0
+"""CPU time after which a seed is ended from outside."""
+RENEWAL_BYTES: Final = 3 << 29
+"""Peak memory at which a worker is replaced by a fresh one."""
+
+
+@dataclass
+class Tally:
+    """What was done of one target. Seeds below `next` are done."""
+
+    next: int = 0
+    answered: int = 0
+    refused: int = 0
+    broken: int = 0
+    slow: int = 0
+    cpu_s: float = 0.0
+    slowest_s: float = 0.0
+    slowest_seed: int = -1
+    peak_bytes: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs were tried."""
+        return self.answered + self.refused + self.broken
+
+    def add(self, other: Tally) -> None:
+        """Adds the figures of later seeds."""
+        self.next = max(self.next, other.next)
+        for name in ("answered", "refused", "broken", "slow", "cpu_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.slowest_s > self.slowest_s:
+            self.slowest_s, self.slowest_seed = other.slowest_s, other.slowest_seed
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+
+
+class Store:
+    """The folder of a campaign: tallies by target, and a folder for every signature that was found."""
+
+    def __init__(self, folder: Path = STATE) -> None:
+        self.folder = folder
+        self.tallies: dict[str, Tally] = {}
+        state = folder / "state.json"
+        if state.is_file():
+            self.tallies = {name: Tally(**values) for name, values in json.loads(state.read_text()).items()}
+
+    def save(self) -> None:
+        """Writes the tallies; whoever reads them sees the old ones or the new ones."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.folder / "state.json.partial"
+        partial.write_text(json.dumps({name: asdict(tally) for name, tally in sorted(self.tallies.items())}, indent=1))
+        partial.replace(self.folder / "state.json")
+
+    def tally(self, name: str) -> Tally:
+        """Returns the tally of a target."""
+        return self.tallies.setdefault(name, Tally())
+
+    def add_finding(self, case: Case, fault: Fault) -> bool:
+        """Keeps the first, and later the smallest, input of a signature; returns whether the signature is new."""
+        name = hashlib.sha256(f"{case.target.partition(':')[0]} {fault.signature}".encode()).hexdigest()[:12]
+        folder = self.folder / "findings" / name
+        size = sum(map(len, case.files.values())) + sum(map(len, case.words))
+        record = {"count": 0, "size": size + 1}
+        is_new = not (folder / "finding.json").is_file()
+        if not is_new:
+            record = json.loads((folder / "finding.json").read_text())
+        count, known = record["count"] + 1, record["size"]
+        if size < known:
+            shutil.rmtree(folder, ignore_errors=True)
+            (folder / "files").mkdir(parents=True)
+            for file, data in case.files.items():
+                (folder / "files" / file).parent.mkdir(parents=True, exist_ok=True)
+                (folder / "files" / file).write_bytes(data)
+            record = {"target": case.target, "seed": case.seed, "words": case.words, "size": size, **asdict(fault)}
+        record["count"] = count
+        (folder / "finding.json").write_text(json.dumps(record, indent=1))
+        return is_new
+
+    def findings(self) -> list[tuple[str, dict[str, Any]]]:
+        """Returns every finding with its name, the most frequent first."""
+        paths = sorted((self.folder / "findings").glob("*/finding.json"))
+        records = [(path.parent.name, json.loads(path.read_text())) for path in paths]
+        return sorted(records, key=lambda item: -item[1]["count"])
+
+    def load(self, name: str) -> tuple[Case, dict[str, Any]]:
+        """Returns the input of a finding, and what is known of it."""
+        folder = self.folder / "findings" / name
+        record = json.loads((folder / "finding.json").read_text())
+        files = sorted(path for path in (folder / "files").rglob("*") if path.is_file())
+        content = {path.relative_to(folder / "files").as_posix(): path.read_bytes() for path in files}
+        return Case(record["target"], content, tuple(record["words"]), record["seed"]), record
+
+
+def scratch_folder() -> Path:
+    """Returns a new folder in memory, where there is one."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+def try_seeds(
+    target: Target, first: int, seconds: float, folder: Path, on_case: Callable[[int], None], guide: Guide | None = None
+) -> tuple[Tally, list[tuple[Case, Fault]]]:
+    """Tries the seeds of a target from `first` on, for some CPU time; at least one."""
+    tally, found = Tally(next=first), []
+    started = time.process_time()
+    seed = first
+    while seed == first or time.process_time() - started < seconds:
+        case = target.case(seed, guide.parents(target, seed) if guide else None)
+        on_case(seed)
+        verdict = guide.judge(target, case, folder) if guide else judge(case, folder)
+        setattr(tally, verdict.outcome, getattr(tally, verdict.outcome) + 1)
+        tally.slow += verdict.cpu_s > SLOW_S
+        if verdict.cpu_s > tally.slowest_s:
+            tally.slowest_s, tally.slowest_seed = verdict.cpu_s, seed
+        tally.peak_bytes = max(tally.peak_bytes, verdict.peak_bytes)
+        found += [(case, fault) for fault in verdict.faults]
+        seed += 1
+    tally.next, tally.cpu_s = seed, time.process_time() - started
+    return tally, found
+
+
+def _work(pipe: Connection, shared: Any, folder: Path, dumps: Path, guided: bool) -> None:
+    """Tries what the parent asks for until it says nothing more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with dumps.open("w") as file:
+        faulthandler.register(signal.SIGUSR1, file)  # the place of compiled code that hangs
+        limit_memory()
+        guide = Guide(STATE / "pool") if guided else None
+
+        def on_case(seed: int) -> None:
+            shared[0], shared[1] = seed, time.process_time()
+
+        try:
+            while True:
+                name, first = pipe.recv()
+                pipe.send((name, *try_seeds(all_targets()[name], first, SLICE_S, folder, on_case, guide)))
+                if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > RENEWAL_BYTES:
+                    return
+        except EOFError:
+            pass  # the parent has gone
+
+
+@dataclass
+class _Worker:
+    """A process that tries seeds, and the target that it is at."""
+
+    guided: bool
+    dumps: Path
+    target: str | None = None
+    shared: Any = None
+    process: Any = None
+    pipe: Any = None
+    folder: Path = field(default_factory=scratch_folder)
+    context: Any = field(default_factory=lambda: multiprocessing.get_context("fork"))
+
+    def start(self) -> None:
+        """Starts a fresh process."""
+        self.shared = self.context.RawArray("d", 2)
+        self.pipe, other = self.context.Pipe()
+        arguments = (other, self.shared, self.folder, self.dumps, self.guided)
+        self.process = self.context.Process(target=_work, args=arguments, daemon=True)
+        self.process.start()
+        other.close()
+        self.target = None
+
+    def ask(self, name: str, first: int) -> None:
+        """Lets it try a target from a seed on."""
+        self.shared[0], self.shared[1] = first, 1e18
+        self.target = name
+        self.pipe.send((name, first))
+
+    def case_cpu_s(self) -> float:
+        """Returns the CPU time that the current seed has used."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") - self.shared[1]
+
+    def kill(self) -> str:
+        """Ends the process; returns where it was."""
+        os.kill(self.process.pid, signal.SIGUSR1)
+        time.sleep(0.3)
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        return self.dumps.read_text() if self.dumps.is_file() else ""
+
+
+def run(
+    store: Store, targets: Sequence[str], seconds: float, workers: int = 2, *, guided: bool = True, quiet: bool = False
+) -> None:
+    """Tries all targets in turn, for some time or until Ctrl-C; the one that has had the least CPU time comes next."""
+    for name in targets:
+        all_targets()[name].samples()  # made once, before processes are forked
+    store.folder.mkdir(parents=True, exist_ok=True)
+    crew = [_Worker(guided, store.folder / f"worker{number}.txt") for number in range(workers)]
+    deadline = time.monotonic() + seconds
+    printed = time.monotonic()
+    try:
+        for worker in crew:
+            worker.start()
+        while time.monotonic() < deadline:
+            for worker in crew:
+                if worker.target is None:
+                    busy = {other.target for other in crew}
+                    free = [name for name in targets if name not in busy] or list(targets)
+                    name = min(free, key=lambda name: store.tally(name).cpu_s)
+                    worker.ask(name, store.tally(name).next)
+            _collect(store, crew, quiet)
+            if time.monotonic() - printed > 30 and not quiet:
+                printed = time.monotonic()
+                done = sum(tally.inputs for tally in store.tallies.values())
+                print(f"{done:,} inputs, {len(store.findings())} signatures", flush=True)
+                store.save()
+    except KeyboardInterrupt:
+        print("interrupted; run it again to go on", file=sys.stderr)
+    finally:
+        store.save()
+        for worker in crew:
+            if worker.process is not None and worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.dumps.unlink(missing_ok=True)
+            shutil.rmtree(worker.folder, ignore_errors=True)
+
+
+def _collect(store: Store, crew: Sequence[_Worker], quiet: bool) -> None:
+    """Waits for what workers have done, and replaces those that hang or have ended."""
+    for pipe in wait([worker.pipe for worker in crew], timeout=0.5):
+        worker = next(worker for worker in crew if worker.pipe is pipe)
+        try:
+            name, tally, found = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            _lost(store, worker, Fault("memory", "the process was ended", "killed, most likely for its memory"), quiet)
+            continue
+        worker.target = None
+        store.tally(name).add(tally)
+        for case, fault in found:
+            _report(store, case, fault, quiet)
+    for worker in crew:
+        if worker.target is not None and worker.case_cpu_s() > KILL_S:
+            place = worker.kill()
+            fault = Fault("hang", f"hang in compiled code {worker.target}", place[-3000:])
+            _lost(store, worker, fault, quiet)
+
+
+def _lost(store: Store, worker: _Worker, fault: Fault, quiet: bool) -> None:
+    """Records the seed at which a worker was lost, if it was at one, and starts another."""
+    if worker.target is not None:
+        seed = int(worker.shared[0])
+        tally = store.tally(worker.target)
+        refused = max(seed - tally.next, 0)  # how those before it ended is lost with the worker
+        tally.add(Tally(seed + 1, 0, refused, 1, 1, KILL_S, KILL_S, seed))
+        case = all_targets()[worker.target].case(seed)
+        _report(store, case, fault, quiet)
+    worker.process.join()
+    worker.start()
+
+
+def _report(store: Store, case: Case, fault: Fault, quiet: bool) -> None:
+    if store.add_finding(case, fault) and not quiet:
+        words = shlex.join(word if len(word) < 80 else f"{word[:60]}…" for word in case.words)
+        print(f"found  {fault.kind}: {fault.signature}   ({case.target} {case.seed}: {words})", flush=True)
