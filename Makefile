@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
-.PHONY: help demo test fuzz check bench package format clean
+.PHONY: help demo test fuzz fuzz-long check bench package format clean
 
 help:
 	@echo "make demo    predict a step of Llama 3 70B on 512 H100s, show the answer"
 	@echo "make test    run the tests"
-	@echo "make fuzz    run the random laws on new examples"
+	@echo "make fuzz    try mutated inputs for some minutes, and the random laws on new examples"
+	@echo "make fuzz-long  the same inputs for eight hours; Ctrl-C ends it, another run goes on"
 	@echo "make check   format, lint, types, import contract, structure"
 	@echo "make package build wheel and sdist, install and try them, test least and newest versions"
 	@echo "make bench   speed against its bounds, traces and predictions against real runs"
@@ -21,7 +22,11 @@ test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2
 
 fuzz: $(VENV)/dev
+	$(BIN)/python -m fuzz run --seconds 180
 	FORETRACE_FUZZ=1 $(BIN)/python -m pytest -n 2 tests/property
+
+fuzz-long: $(VENV)/dev
+	$(BIN)/python -m fuzz run --seconds 28800
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -26,6 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("list", help="list the targets")
     for name, text in (("replay", "run a finding again"), ("minimise", "make the input of a finding small")):
         commands.add_parser(name, help=text).add_argument("findings", nargs="*", metavar="FINDING")
+    guided = commands.add_parser("atheris", help="let libFuzzer guide one target, where atheris is installed")
+    guided.add_argument("target")
+    guided.add_argument("words", nargs=argparse.REMAINDER, help="arguments of libFuzzer, such as -runs=10000")
+    keeping = commands.add_parser("keep", help="put a finding into the corpus of regression tests")
+    keeping.add_argument("finding")
+    keeping.add_argument("name", help="what it is, such as number_as_category")
     seed = commands.add_parser("seed", help="run one seed of a target")
     seed.add_argument("target")
     seed.add_argument("number", type=int)
@@ -42,6 +48,16 @@ def main(arguments: list[str] | None = None) -> int:
     if given.command == "seed":
         case = all_targets()[given.target].case(given.number)
         return _show(judge(case, scratch_folder()), shlex.join(case.words))
+    if given.command == "atheris":
+        from fuzz.coverage import run_atheris
+
+        run_atheris(all_targets()[given.target], given.words)
+        return 0
+    if given.command == "keep":
+        from fuzz.corpus import keep
+
+        print(keep(store.load(given.finding)[0], given.name))
+        return 0
     names = given.findings or [name for name, _ in store.findings()]
     return _replay(store, names) if given.command == "replay" else _minimise(store, names)
 

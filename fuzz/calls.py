@@ -17,7 +17,7 @@ from fuzz.mutators import NUMBERS, WORDS
 
 COMMAND_LINES: Final = {
     "predict": "predict gpt2 --gpus 8 --tp 2 --gbs 8 --seq 128 --cluster a100-dgx",
-    "plan": "plan gpt2 --gpus 4 --gbs 4 --seq 128 --cluster a100-dgx --tp 1,2 --pp 1 --time 1s --top 3",
+    "plan": "plan gpt2 --gpus 4 --gbs 4 --seq 128 --cluster a100-dgx --tp 1,2 --pp 1 --mbs 1 --time 0.2s",
     "memory": "memory gpt2 --gpus 8 --pp 2 --gbs 8 --seq 128 --cluster a100-dgx",
     "simulate": "simulate job.yaml",
     "sweep": "sweep gpt2 --gpus 4 --gbs 8 --seq 128 --cluster a100-dgx --over tp=1,2",
@@ -28,7 +28,7 @@ COMMAND_LINES: Final = {
     "generate": "generate gpt2 --gpus 4 --tp 2 --gbs 4 --seq 128 --cluster a100-dgx --format program -o out.foretrace",
     "init": "init --model gpt2",
     "inspect": "inspect job.yaml",
-    "measure": "measure gpu -o out.profile --quick --minutes 0.001",
+    "measure": "measure -o out.profile --quick --minutes 0.001",
     "calibrate": "calibrate runs.csv --gpu h100-sxm -o out.yaml",
     "calibration": "calibration show my.yaml gpt2 --gpus 2",
     "list": "list models",
@@ -102,7 +102,8 @@ def command_line(command: str, random: Random) -> tuple[str, ...]:
 
 
 def _safe(word: str) -> str:
-    """Returns a word that cannot name a file outside the folder as an output; devices stay, they are inputs too."""
+    """Returns a word that a shell can pass, and that names no file outside the folder; devices stay, as inputs."""
+    word = word.replace("\x00", "")
     return word if not word.startswith(("/", "~", "../")) or word.startswith("/dev/") else word.lstrip("/~.") or "x"
 
 
@@ -119,19 +120,15 @@ _JUNK: Final = tuple(value for line in _JUNK_TEXT.strip().splitlines() for value
 """Values of every type, as expressions."""
 
 API_CALLS: Final = {
-    "__version__": "str()",
-    "Answer": "Answer(title='x', world_size=2)",
     "Cluster": "Cluster(name='c', title='c', node=foretrace.load_cluster('h100-dgx').node, nodes=4, domain_gpus=8)",
     "Diagnostic": "Diagnostic('note', 'bad-value', 'text', where=None)",
     "ForetraceError": "ForetraceError('bad-value', 'text', where='x', hint='y')",
-    "Input": "Input((), None)",
     "Machine": "Machine('h100-dgx', placement=None, prices='best', collectives=None, calibration='my.yaml',"
     " nccl=foretrace.NcclSettings('ring'), network='flow', overlap_cost=True)",
     "Mesh": "Mesh(tp=2, cp=1, dp=4, pp=2, ep=2, etp=1, shard=2, order='tp-cp-ep-dp-pp')",
     "Model": "Model(name='m', hidden=64, layers=foretrace.load_model('gpt2').layers, vocab=100, norm='rmsnorm',"
     " tied=False, seq_len=128, mtp=0, positions=0, dropout=False)",
     "NcclSettings": "NcclSettings(algorithms='ring', protocols='Simple', files=())",
-    "NetworkAnswer": "NetworkAnswer(collective='all_reduce')",
     "Placement": "Placement(numpy.array([0, 0, 1]), numpy.array([0, 1, 0]), names=('a', 'b'))",
     "Plan": "Plan(gpus=8, tp=2, pp=2, mbs=1, gbs=8, seq_len=128, zero=1, recompute='full', precision='bf16', vpp=1,"
     " schedule='1f1b', stage_layers=(6, 6), routing=1.5, stack='megatron-core', documents=(64, 64), layout=None,"
@@ -139,14 +136,11 @@ API_CALLS: Final = {
     "PlanRequest": "PlanRequest(foretrace.Plan(gpus=4, gbs=4, seq_len=128), axes={'tp': '1,2'}, objective='step',"
     " gap=0.1, time_s=0.5, workers=1, top=3, gpu_counts=(4, 8), tokens=10**9, deadline_s=1e6, largest=None,"
     " price_per_gpu_hour=2.0)",
-    "PlanSearch": "PlanSearch(model='gpt2')",
     "PriceSources": "PriceSources(source='model', silicon=False, kernels=None)",
     "ProfilerTrace": "ProfilerTrace(foretrace.open('trace.json').traces, hta_steps=True, whole_us=False)",
-    "Program": "Program(title='x')",
     "ProgramBuilder": "ProgramBuilder(foretrace.Mesh(dp=2), title='t', repeats=True, tokens_per_step=64.0)",
     "Scenario": "Scenario(what_if={'compute': 1.1}, stragglers={0: 1.2}, slow_links={(0, 'dp'): 2.0}, jitter=0.03,"
     " steady=True)",
-    "Timeline": "Timeline(graph=None)",
     "Transfer": "Transfer(bytes=1024, duration_s=1e-5)",
     "load_cluster": "load_cluster('c.yaml', where='x')",
     "load_model": "load_model('gpt2')",
@@ -157,19 +151,23 @@ API_CALLS: Final = {
     "open": "open('job.yaml', tp=1, gbs=8)",
     "pipeline": "pipeline(foretrace.ProgramBuilder(foretrace.Mesh(pp=2)), foretrace.schedule('1f1b', 2, 4), [],"
     " foretrace.Transfer(1024, 1e-5), transfers='async')",
-    "plan": "plan('gpt2', 'a100-dgx', foretrace.PlanRequest(foretrace.Plan(gpus=2, gbs=2, seq_len=128), time_s=0.3),"
+    "plan": "plan('gpt2', 'a100-dgx', foretrace.PlanRequest(foretrace.Plan(gpus=2, gbs=2, seq_len=128), time_s=0.1),"
     " framework='megatron-lm')",
     "save": "save(foretrace.model('gpt2', foretrace.Plan(gpus=2, gbs=2, seq_len=128)).program(), 'out.foretrace')",
     "schedule": "schedule('1f1b', 4, 8, chunks=1)",
     "simulate": "simulate('job.yaml', 'a100-dgx', foretrace.Scenario(), executor='auto', folded=True, explain=True,"
     " even_if_oom=False, try_changes=False)",
 }
-"""A call of every public name that is right, or nearly so."""
+"""A call of every public name that users call: right, or nearly so."""
 
-ONLY_RESULTS: Final = frozenset(
-    ("__version__", "Answer", "NetworkAnswer", "PlanSearch", "Program", "Timeline", "Input")
-)
-"""Public names that users receive and do not call: results, and the base class of inputs."""
+RESULTS: Final = {
+    "network": ("NetworkAnswer",),
+    "open": ("Input",),
+    "plan": ("PlanSearch",),
+    "save": ("Program",),
+    "simulate": ("Answer", "Timeline"),
+}
+"""Public names that users receive and do not call, by the function that returns or takes them."""
 
 
 def api_call(name: str, random: Random) -> str:

@@ -14,6 +14,7 @@ from random import Random
 from types import FrameType
 from typing import Any, Final
 
+from fuzz.mutators import mutate
 from fuzz.oracle import Case, Verdict, judge
 from fuzz.samples import Sample
 from fuzz.targets import Target
@@ -109,3 +110,49 @@ class Guide:
             mutated = next(iter(target.samples())).mutated
             pool.append(Sample(files, mutated if mutated and set(mutated) <= set(files) else None))
         return pool
+
+
+def run_atheris(target: Target, words: list[str]) -> None:
+    """Lets libFuzzer guide one target; ends with the first input that breaks the contract.
+
+    The bytes of libFuzzer are the file that is mutated; its mutations and those of `mutators` take turns.
+
+    Args:
+        target: A target with files.
+        words: Arguments of libFuzzer, such as `-runs=10000`.
+
+    Raises:
+        SystemExit: atheris is not installed, or the target has no files.
+    """
+    try:
+        import atheris
+    except ImportError:
+        sys.exit("atheris is not installed: pip install atheris (Linux, Python 3.11 to 3.13)")
+    if target.words is not None:
+        sys.exit(f"{target.name} reads no files")
+    from fuzz.run import Store, scratch_folder
+
+    parts = tuple(part.strip("/").split("/")[0] for part in _READERS)
+    with atheris.instrument_imports(include=[f"foretrace.{part}" for part in dict.fromkeys(parts)]):
+        import foretrace.api  # noqa: F401 - imported to be instrumented
+    folder, sample, store = scratch_folder(), target.samples()[0], Store()
+    name = sample.targets[0]
+    seeds = folder.with_name(f"{folder.name}-seeds")
+    seeds.mkdir()
+    (seeds / "sample").write_bytes(sample.files[name])
+
+    def try_input(data: bytes) -> None:
+        random = Random(hashlib.sha256(data).digest())
+        case = Case(target.name, {**sample.files, name: data}, target.entry(random, sample))
+        verdict = judge(case, folder)
+        for fault in verdict.faults:
+            store.add_finding(case, fault)
+            raise RuntimeError(f"{fault.kind}: {fault.signature}\n{fault.detail}")
+
+    def change(data: bytes, max_size: int, seed: int) -> bytes:
+        random = Random(seed)
+        changed = atheris.Mutate(data, max_size) if random.random() < 0.3 else mutate(name, data, random)
+        return bytes(changed)[:max_size]
+
+    atheris.Setup([sys.argv[0], "-max_len=65536", *words, str(seeds)], try_input, custom_mutator=change)
+    atheris.Fuzz()

@@ -159,7 +159,7 @@ def _work(pipe: Connection, shared: Any, folder: Path, dumps: Path, guided: bool
     with dumps.open("w") as file:
         faulthandler.register(signal.SIGUSR1, file)  # the place of compiled code that hangs
         limit_memory()
-        guide = Guide(STATE / "pool") if guided else None
+        guide = Guide(dumps.parent / "pool") if guided else None
 
         def on_case(seed: int) -> None:
             shared[0], shared[1] = seed, time.process_time()
@@ -192,7 +192,7 @@ class _Worker:
         self.shared = self.context.RawArray("d", 2)
         self.pipe, other = self.context.Pipe()
         arguments = (other, self.shared, self.folder, self.dumps, self.guided)
-        self.process = self.context.Process(target=_work, args=arguments, daemon=True)
+        self.process = self.context.Process(target=_work, args=arguments)
         self.process.start()
         other.close()
         self.target = None

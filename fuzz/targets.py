@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from fuzz import samples
-from fuzz.calls import API_CALLS, COMMAND_LINES, FILES, ONLY_RESULTS, api_call, command_line, has_json
+from fuzz.calls import API_CALLS, COMMAND_LINES, FILES, RESULTS, api_call, command_line, has_json
 from fuzz.mutators import mutate
 from fuzz.oracle import Case
 from fuzz.samples import Sample
@@ -89,7 +89,10 @@ def _command_target(command: str) -> Target:
 
 def _api_target(name: str) -> Target:
     return Target(
-        f"api:{name}", _workspace, words=lambda random: ("python:call", api_call(name, random)), names=(name,)
+        f"api:{name}",
+        _workspace,
+        words=lambda random: ("python:call", api_call(name, random)),
+        names=(name, *RESULTS.get(name, ())),
     )
 
 
@@ -97,7 +100,7 @@ def _api_target(name: str) -> Target:
 def all_targets() -> dict[str, Target]:
     """Returns every target by name."""
     commands = [_command_target(command) for command in COMMAND_LINES]
-    calls = [_api_target(name) for name in API_CALLS if name not in ONLY_RESULTS]
+    calls = [_api_target(name) for name in API_CALLS]
     targets = (*TARGETS, *commands, *calls)
     return {target.name: target for target in targets}
 

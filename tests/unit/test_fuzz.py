@@ -1,0 +1,174 @@
+"""The fuzzing harness: everything is registered, seeds are reproducible, the oracle sees what is broken, and inputs
+that once broke the contract do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import foretrace
+from foretrace.cli import main
+from foretrace.inputs.registry import kinds
+from fuzz import oracle
+from fuzz.calls import COMMAND_LINES
+from fuzz.corpus import keep, kept_cases
+from fuzz.minimise import minimise
+from fuzz.mutators import mutate
+from fuzz.oracle import Case, judge
+from fuzz.run import Store, try_seeds
+from fuzz.targets import TARGETS, all_targets
+
+SMOKE = 25
+GRAVE = ("traceback", "exit code", "hang", "memory", "warning", "number", "files")
+"""Faults that no mutated input may have; the corpus must be free of all."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class TestRegistration:
+    def test_every_kind_of_input_has_a_target(self) -> None:
+        covered = {kind for target in TARGETS for kind in target.inputs}
+        assert {kind.kind for kind in kinds()} == covered
+
+    def test_every_command_has_a_target(self) -> None:
+        assert set(main.COMMANDS) == set(COMMAND_LINES)
+        assert set(main.COMMANDS) == {command for target in all_targets().values() for command in target.commands}
+
+    def test_every_public_name_has_a_target(self) -> None:
+        assert {name for target in all_targets().values() for name in target.names} == {*foretrace.__all__} - {
+            "__version__"
+        }
+
+    @pytest.mark.parametrize("name", [target.name for target in TARGETS])
+    def test_samples_are_read(self, name: str, folder: Path) -> None:
+        target = all_targets()[name]
+        samples = target.samples()
+        assert samples
+        assert all(sum(map(len, sample.files.values())) < 20_000 for sample in samples)
+        if name == "stage-plan":
+            return  # what is not read is named as such
+        cases = [
+            Case(name, sample.files, target.entry(Random(seed), sample)) for sample in samples for seed in range(8)
+        ]
+        assert any(judge(case, folder).code == 0 for case in cases)
+
+
+class TestMutation:
+    @pytest.mark.parametrize("name", ["kineto", "nsight", "program", "job", "words:plan", "api:Plan"])
+    def test_a_seed_makes_one_input(self, name: str) -> None:
+        target = all_targets()[name]
+        assert target.case(7) == target.case(7)
+        assert len({str(target.case(seed)) for seed in range(20)}) > 10
+
+    @pytest.mark.parametrize("name", ["a.txt", "a.json", "a.json.gz", "a.yaml", "a.sqlite", "a.foretrace", "a.pickle"])
+    def test_broken_files_are_mutated_too(self, name: str) -> None:
+        assert all(isinstance(mutate(name, data, Random(1)), bytes) for data in (b"", b"\xff\x00", b"{]"))
+
+
+class TestOracle:
+    @pytest.fixture
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        """Lets `foretrace list` do something else."""
+
+        def set_up(do: Any) -> None:
+            monkeypatch.setattr("fuzz.oracle._commands", lambda: lambda *_, **__: do())
+
+        yield set_up
+
+    @pytest.mark.parametrize(
+        ("do", "kind"),
+        [
+            (lambda: {}["x"], "traceback"),
+            (lambda: bytearray(1 << 60), "memory"),
+            (lambda: 7, "exit code"),
+            (lambda: print("\x1b[31m"), "screen"),
+            (lambda: print('{"step_time_s": NaN}'), "number"),
+            (lambda: print('{"size_bytes": -1}'), "number"),
+            (lambda: Path("left.txt").write_text(""), "files"),
+            (lambda: Path("a.txt").write_text("other"), "files"),
+            (lambda: __import__("warnings").warn("odd", stacklevel=1), "warning"),
+        ],
+    )
+    def test_what_breaks_the_contract_is_seen(self, broken: Any, do: Any, kind: str, folder: Path) -> None:
+        broken(do)
+        faults = judge(Case("aicb", {"a.txt": b"x"}, ("list", "--json")), folder).faults
+        assert kind in [fault.kind for fault in faults]
+
+    def test_a_loop_is_ended(self, broken: Any, folder: Path) -> None:
+        def loop() -> None:
+            while True:
+                pass
+
+        broken(loop)
+        assert [fault.kind for fault in judge(Case("aicb", {}, ("list",)), folder, max_s=0.05).faults] == ["hang"]
+
+    def test_an_error_of_the_family_keeps_it(self, broken: Any, folder: Path) -> None:
+        def fail(message: str, where: str | None) -> Any:
+            def run() -> None:
+                raise foretrace.ForetraceError("bad-value", message, where=where)
+
+            return run
+
+        broken(fail("wrong", "a.txt:1"))
+        assert judge(Case("aicb", {"a.txt": b""}, ("list",)), folder).faults == []
+        broken(fail("wrong", None))
+        assert [fault.kind for fault in judge(Case("aicb", {"a.txt": b""}, ("list",)), folder).faults] == ["place"]
+        broken(fail("x\n" * 30, "a.txt:1"))
+        assert "message" in [fault.kind for fault in judge(Case("aicb", {"a.txt": b""}, ("list",)), folder).faults]
+
+
+class TestFindings:
+    def test_they_are_kept_once_with_their_smallest_input(self, tmp_path: Path) -> None:
+        store, fault = Store(tmp_path), oracle.Fault("traceback", "KeyError x.py:f", "…")
+        assert store.add_finding(Case("aicb", {"w.txt": b"long input"}, ("inspect", "w.txt"), 3), fault)
+        assert not store.add_finding(Case("aicb", {"w.txt": b"x"}, ("inspect", "w.txt"), 4), fault)
+        assert not store.add_finding(Case("aicb", {"w.txt": b"longer input"}, ("inspect", "w.txt"), 5), fault)
+        ((name, record),) = store.findings()
+        assert (record["count"], record["seed"]) == (3, 4)
+        assert store.load(name)[0].files == {"w.txt": b"x"}
+
+    def test_a_campaign_goes_on_where_it_ended(self, folder: Path) -> None:
+        store = Store(folder / "state")
+        tally, _ = try_seeds(all_targets()["stage-plan"], 5, 0.0, folder, lambda _: None)
+        store.tally("stage-plan").add(tally)
+        store.save()
+        assert Store(folder / "state").tally("stage-plan").next == 6
+
+    def test_an_input_is_made_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fault = SimpleNamespace(signature="s")
+        monkeypatch.setattr(
+            "fuzz.minimise.judge",
+            lambda case, _: SimpleNamespace(faults=[fault] if b"bad" in case.files["a"] else []),
+        )
+        case = Case("aicb", {"a": b"line\n" * 50 + b"x = bad, 3\n" + b"more\n" * 50}, ("inspect", "a"))
+        assert minimise(case, "s").files["a"] == b"bad"
+
+    def test_kept_inputs_are_read_back(self, tmp_path: Path) -> None:
+        case = Case("aicb", {"w.txt": b"\xff\n"}, ("inspect", "w.txt", "--steps", "a b"))
+        keep(case, "odd", tmp_path)
+        assert list(kept_cases(tmp_path)) == [("aicb/odd", case)]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), list(kept_cases()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_what_once_broke_the_contract_keeps_it(name: str, case: Case, folder: Path) -> None:
+    assert judge(case, folder).faults == [], name
+
+
+@pytest.mark.parametrize("name", list(all_targets()))
+def test_mutated_inputs_keep_the_contract(name: str, folder: Path) -> None:
+    target = all_targets()[name]
+    for seed in range(SMOKE if target.words is None else SMOKE // 2):
+        case = target.case(seed)
+        faults = [fault for fault in judge(case, folder).faults if fault.kind in GRAVE]
+        assert not faults, f"python -m fuzz seed {name} {seed}: {faults[0].signature}\n{faults[0].detail}"
