@@ -1,6 +1,7 @@
-"""Reads and writes files.
+"""Reads files.
 
-What a user keeps is written in one go; answers are written as they come, so that a pipe or a device may take them too.
+Every file that a user names is opened by an `InputFile`, which records it as an input of the command that runs
+(`foretrace.basics.file_registry`).
 """
 
 from __future__ import annotations
@@ -8,18 +9,18 @@ from __future__ import annotations
 import glob
 import io
 import os
-import stat
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from foretrace.basics.errors import InputError, nearest
+from foretrace.basics.file_registry import active_registry
 from foretrace.basics.limits import limited, too_large
+from foretrace.basics.outputs import is_leftover
 
 LARGEST_FILE_BYTES: Final = 512 << 20
 
@@ -106,7 +107,16 @@ class InputFile(os.PathLike[str]):
         return stream
 
     def _open(self) -> io.BufferedReader:
-        stream: io.BufferedReader = self.path.open("rb")
+        registry = active_registry()
+        if registry is None:
+            return self.path.open("rb")
+        registry.check_pipe(self.path)
+        stream = self.path.open("rb")
+        try:
+            registry.add_input(self.path, os.fstat(stream.fileno()))
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     def open(self, noun: str) -> io.BufferedReader:
@@ -180,15 +190,17 @@ class GivenPath:
         """
         if not self.is_many:
             return (self.file or InputFile(self.path),)
-        place = self.path
+        place, registry = self.path, active_registry()
         try:
             files = [place for place in self.matches if place.is_file()]
             for place in (match for match in self.matches if match.is_dir()):
+                if registry is not None:
+                    registry.add_input_folder(place)
                 files += sorted(path for path in place.iterdir() if path.is_file())
         except OSError as error:
             text = f"the folder cannot be read: {error.strerror}"
             raise InputError("unreadable-file", text, where=str(place)) from None
-        return tuple(map(InputFile, dict.fromkeys(files)))
+        return tuple(InputFile(file) for file in dict.fromkeys(files) if not is_leftover(file.name))
 
     @property
     def first_files(self) -> tuple[InputFile, ...]:
@@ -331,69 +343,3 @@ def _near_file(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return str(path.parent / near) if near else None
-
-
-def write_whole(path: Path, parts: Iterable[bytes], noun: str) -> None:
-    """Writes the parts to a file in one go, as `replacing` does. `noun` is what errors call the file."""
-    with replacing(path, noun) as stream:
-        stream.writelines(parts)
-
-
-def write_text(path: Path, text: str, noun: str = "file") -> None:
-    """Writes a text to a file in one go, as `replacing` does. `noun` is what errors call the file."""
-    write_whole(path, [text.encode()], noun)
-
-
-@contextmanager
-def replacing(path: Path, noun: str, *, devices: bool = True) -> Iterator[BinaryIO]:
-    """Yields a stream to a temporary file next to `path`, which replaces `path` when the block ends without an error.
-
-    A reader sees the old content or all of the new one. After an error the old content is still there and the
-    temporary file is not.
-
-    Args:
-        path: The file to write. If it is a link, the file that it points to is replaced.
-        noun: What errors call the file.
-        devices: Whether pipes and devices are written to, as the bytes come; otherwise they are errors.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    import secrets  # only writing needs it, and it takes a while
-
-    if "\0" in str(path):
-        raise _unwritable(path, noun, "no name of a file has a null character")
-    try:
-        if not _is_replaceable(path):
-            if not devices:
-                raise _unwritable(path, noun, "not a regular file")
-            with path.open("wb") as stream:
-                yield stream
-            return
-        target = Path(os.path.realpath(path))
-        temporary = target.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
-        try:
-            with temporary.open("xb") as stream:
-                yield stream
-            if target.exists():
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(path, noun, str(error.strerror)) from error
-
-
-def _unwritable(path: Path, noun: str, reason: str) -> InputError:
-    hint = "give the name of a file in a folder that exists and that you may write to"
-    return InputError("unwritable-file", f"the {noun} cannot be written: {reason}", where=str(path), hint=hint)
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Returns whether a path names a regular file or nothing yet.
-
-    `/dev/stdout` and the like do not, even if they lead to a regular file: others write to the same open file.
-    """
-    if str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/")):
-        return False
-    return path.is_file() or not path.exists()

@@ -10,7 +10,7 @@ import typer
 from foretrace.basics.errors import UsageError, did_you_mean
 from foretrace.calibrate.coverage import job_coverage
 from foretrace.cli.emit import emit
-from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, check_outputs, takes
+from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, takes
 from foretrace.cli.predict import EXPLAINED
 from foretrace.cost.calibration import read_calibration
 from foretrace.hardware.presets import gpu
@@ -46,7 +46,6 @@ def command(
     if named is None and options:
         hint = "foretrace calibration show FILE llama3-8b --gpus 8"
         raise UsageError("missing-argument", "of which model is this the plan?", hint=hint)
-    check_outputs([str(file)], [output.file])
     calibration = read_calibration(file)
     gpu(calibration.gpu, where=str(file))
     coverage = None

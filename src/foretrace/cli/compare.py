@@ -21,7 +21,6 @@ from foretrace.cli.groups import (
     Question,
     ScenarioOptions,
     TimelineOptions,
-    check_outputs,
     question_about,
     takes,
 )
@@ -82,7 +81,6 @@ def command(
     if files.traces or files.heatmap or files.save:
         problem = "--traces, --heatmap and --save are of one run"
         raise UsageError("option-not-for-command", problem, hint="use foretrace simulate")
-    check_outputs(paths, [files.perfetto, output.file])
     first, second = _opened(paths, {**options, **scenario.options}, bool(texts))
     if scenario.scenario and all(job is None or job.answer_file is not None for job in (first, second)) and not texts:
         problem = "saved answers are compared as they were saved"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.basics.files import write_text
+from foretrace.basics.outputs import write_text
 from foretrace.report.json import write_json
 from foretrace.report.wrap import fit_text
 

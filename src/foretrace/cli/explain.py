@@ -23,7 +23,6 @@ from foretrace.cli.groups import (
     ScenarioOptions,
     TimelineOptions,
     ask,
-    check_outputs,
     check_svg,
     takes,
 )
@@ -94,7 +93,6 @@ def command(
     ] = None,
 ) -> None:
     """Explain a run: what it waited for, for whom, and what to change."""
-    check_outputs(paths, [*files.files, output.file, plot])
     check_svg(plot)
     about_traces = TraceQuestion(None if view is None else view.value, op, hta_steps, plot)
     changes = bool(options or scenario.options or files.heatmap or files.traces)

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.basics.errors import UsageError
+from foretrace.basics.outputs import claim_output
 from foretrace.cli.emit import emit, write_traces
-from foretrace.cli.groups import JOB, MACHINE, MachineOptions, OutputOptions, check_outputs, takes
+from foretrace.cli.groups import JOB, MACHINE, MachineOptions, OutputOptions, takes
 from foretrace.cli.predict import EXPLAINED
 from foretrace.export.generate import (
     GeneratedFile,
@@ -54,7 +55,7 @@ def command(
     machine: MachineOptions,
     format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.AICB,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Where: a file, or a folder of traces.")
+        Path | None, typer.Option("-o", "--output", metavar="OUT|OUT_DIR", help="Where: a file, or a folder of traces.")
     ] = None,
     framework: Annotated[
         str | None,
@@ -71,6 +72,9 @@ def command(
     even_if_oom: Annotated[
         bool, typer.Option("--even-if-oom", help="megatron-trace: of a job that does not fit too.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="launch: write over files next to OUT that another program wrote.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write a job as a SimAI/AICB workload, as Megatron rank traces, as a program, or as a launch script."""
@@ -79,11 +83,12 @@ def command(
         raise UsageError("option-not-for-command", problem, hint="add --format launch")
     if output is None and format_ != Format.LAUNCH:
         raise UsageError("missing-argument", "where to?", hint="for example -o job.txt")
-    check_outputs([model], [output])
+    if output is not None:
+        claim_output(output, folder=format_ == Format.TRACE)
     job = open_model(model, options)
     on = machine.machine(job)
     if output is None or format_ == Format.LAUNCH:
-        _launch(generate_launch(job, on, output, framework), output, as_json)
+        _launch(generate_launch(job, on, output, framework, force=force), output, as_json)
         return
     if format_ == Format.AICB:
         generated = generate_aicb(job, on, output, exposed_only=exposed_only)

@@ -373,11 +373,6 @@ class TimelineOptions:
     heatmap: Path | None = None
     save: Path | None = None
 
-    @property
-    def files(self) -> list[Path | None]:
-        """The files to be written."""
-        return [self.perfetto, self.heatmap, self.save]
-
 
 def _read_timeline(values: dict[str, Any]) -> TimelineOptions:
     perfetto, traces, heatmap = values["perfetto"], values["traces"], values["heatmap"]
@@ -394,7 +389,7 @@ def _read_timeline(values: dict[str, Any]) -> TimelineOptions:
 _TIMELINE_OPTIONS = {
     "perfetto": Option(Path | None, "--perfetto", "OUT", "Write the timeline for ui.perfetto.dev."),
     "ranks": Option(str | None, "--ranks", "0,7,16-19", "Which ranks the Perfetto file and traces show."),
-    "traces": Option(Path | None, "--traces", "DIR", "Write the timeline as Megatron rank traces."),
+    "traces": Option(Path | None, "--traces", "OUT_DIR", "Write the timeline as Megatron rank traces."),
     "heatmap": Option(Path | None, "--heatmap", "OUT.svg", "Draw how busy every link of the network is."),
     "save": Option(
         Path | None, "--save", "OUT.answer", "Save the answer with its timeline, for compare and foretrace.open."
@@ -447,14 +442,3 @@ def check_svg(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and path.suffix.lower() != ".svg":
             raise UsageError("bad-value", f"{path}: pictures are written as SVG", hint=f"for example {path}.svg")
-
-
-def check_outputs(inputs: list[str], outputs: list[Path | None]) -> None:
-    """Refuses to write over what is read, or twice to one file."""
-    seen = {Path(path).resolve() for path in inputs}
-    for path in outputs:
-        if path is not None and path.resolve() in seen:
-            hint = "give every output a name of its own"
-            raise UsageError("output-overwrites-input", f"{path} would be written over", hint=hint)
-        if path is not None:
-            seen.add(path.resolve())

@@ -43,7 +43,7 @@ def command(
         str | None, typer.Option("--cluster", metavar="NAME", help="What it runs on: see foretrace list clusters.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there; else to the screen.")
+        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Write it there; else to the screen.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
@@ -58,7 +58,7 @@ def command(
     if output is not None and output.exists() and not force:
         hint = "another name with -o, or --force to write over it"
         raise UsageError("file-exists", f"{output} is there already", hint=hint)
-    from foretrace.basics.files import write_text
+    from foretrace.basics.outputs import write_text
     from foretrace.workload.write_job import job_text
 
     if cluster is not None:

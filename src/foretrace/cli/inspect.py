@@ -8,7 +8,7 @@ import typer
 
 from foretrace.basics.files import given_paths
 from foretrace.cli.emit import emit
-from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, check_outputs, takes
+from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, takes
 from foretrace.inputs.registry import open_input
 from foretrace.report.catalogue.hardware import print_item, show_json
 from foretrace.report.catalogue.show import find_hardware, is_hardware
@@ -42,7 +42,6 @@ def command(
     output: OutputOptions,
 ) -> None:
     """Say what a file is, what is in it and what is odd about it."""
-    check_outputs(paths, [output.file])
     given = given_paths(paths)
     if len(given) == 1 and is_hardware(given[0]):
         item = find_hardware(given[0])

@@ -10,6 +10,7 @@ import threading
 import time
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -45,12 +46,47 @@ ALIASES: Final = {"profile": "measure"}
 ERROR_SCHEMA: Final = "foretrace.error/1"
 INTERRUPTED: Final = 130
 
+OUTPUT_FOLDER: Final = "OUT_DIR"
+OUTPUT_BY_FORMAT: Final = "OUT|OUT_DIR"
+"""Metavars of outputs that are folders, and of those that the command claims when it knows which they are."""
+
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """The exception that click raises for a wrong command line; recent versions of typer carry a click of their own."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists its options by noun: those of the job, the machine, the scenario, the output."""
+    """A command whose help lists its options by noun: those of the job, the machine, the scenario, the output.
+
+    An option whose metavar begins with OUT is an output: a file, or a folder where it is `OUT_DIR`. All outputs are
+    checked before the command runs, and are kept apart from its inputs while it runs.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Reads the options; whether a file can be read or written is found where that is done, with our own errors."""
+        for param in self.params:
+            kind: Any = param.type
+            if hasattr(kind, "readable"):  # click's own check of paths
+                kind.convert = lambda value, *_: value
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command on its outputs."""
+        from foretrace.basics.file_registry import tracked_files
+        from foretrace.basics.outputs import claim_output
+
+        with tracked_files() as files:
+            inputs: list[Any] = []
+            for param in self.params:
+                value = ctx.params.get(param.name)
+                metavar = param.metavar or ""
+                if not metavar.startswith("OUT"):
+                    inputs += value if isinstance(value, (list, tuple)) else [value]
+                elif value is not None and metavar != OUTPUT_BY_FORMAT:
+                    claim_output(Path(value), folder=metavar == OUTPUT_FOLDER)
+            for value in inputs:
+                if isinstance(value, (str, Path)):
+                    files.check_input(value)
+            return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the options under a heading for each noun, the command's own first."""

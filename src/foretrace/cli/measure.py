@@ -23,7 +23,7 @@ SCHEMA = "foretrace.profile/1"
 def command(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu.", show_default=False)] = "",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The kernel table to write (.gz packs it).")
+        Path | None, typer.Option("--out", "-o", metavar="OUT", help="The kernel table to write (.gz packs it).")
     ] = None,
     minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Stop measuring after N minutes.")] = 10.0,
     quick: Annotated[bool, typer.Option("--quick", help="Measure every sixth kernel only.")] = False,

@@ -18,7 +18,6 @@ from foretrace.cli.groups import (
     OutputOptions,
     ScenarioOptions,
     ask,
-    check_outputs,
     check_svg,
     takes,
 )
@@ -54,7 +53,6 @@ def command(
     ] = None,
 ) -> None:
     """Show what each stage holds at its peak, by kind, and whether it fits; exit code 4 where it does not."""
-    check_outputs([model, *([] if snapshot is None else [str(snapshot)])], [output.file, plot])
     check_svg(plot)
     question = ask([model], options, machine, scenario, model=True)
     recorded = None if snapshot is None else _read_snapshot(snapshot)

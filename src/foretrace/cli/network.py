@@ -16,7 +16,6 @@ from foretrace.cli.groups import (
     OUTPUT,
     MachineOptions,
     OutputOptions,
-    check_outputs,
     check_svg,
     takes,
 )
@@ -95,7 +94,6 @@ def command(
     if heatmap is not None and on.network == "analytic":
         raise UsageError("conflicting-options", "formulas know no links to map", hint="add --network flow")
     check_svg(plot, heatmap)
-    check_outputs([], [plot, heatmap, output.file])
     byte_sizes = read_sizes(sizes) if sizes else [WORD_BYTES]
     counts = None if ranks is None else read_ranks(ranks)
     question = ask_network(collective, on, ranks_per_node=ranks_per_node, groups=groups, way=way)

@@ -23,7 +23,6 @@ from foretrace.cli.groups import (
     Option,
     OptionGroup,
     OutputOptions,
-    check_outputs,
     check_svg,
     given_flags,
     option_parameters,
@@ -211,7 +210,6 @@ def command(
 ) -> None:
     """Find the plan of a model that is predicted to be fastest, and which plans to measure first."""
     check_svg(picture)
-    check_outputs([model], [output.file, picture])
     named = _named_model(model)
     job = named.read_options({name: text for name, text in texts.items() if not _is_axis(name, text)})
     axes = _axes({name: text for name, text in texts.items() if _is_axis(name, text)})

@@ -19,7 +19,6 @@ from foretrace.cli.groups import (
     ScenarioOptions,
     TimelineOptions,
     ask,
-    check_outputs,
     takes,
 )
 from foretrace.report.terminal import print_answer
@@ -46,7 +45,6 @@ def command(
     ] = False,
 ) -> None:
     """Predict the step of a model: its time, utilisation, memory, and where the time goes."""
-    check_outputs([model], [*files.files, output.file])
     question = ask([model], options, machine, scenario, model=True)
     answer = simulate(
         question.job,

@@ -57,7 +57,7 @@ def command(
     ] = None,
     simai: Annotated[
         Path | None,
-        typer.Option("--simai-topology", metavar="FILE", help="Write that network as a topology file of SimAI."),
+        typer.Option("--simai-topology", metavar="OUT", help="Write that network as a topology file of SimAI."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.basics.files import GivenPath, write_text
+from foretrace.basics.files import GivenPath
+from foretrace.basics.outputs import write_text
 from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import MachineOptions, OutputOptions, ScenarioOptions, TimelineOptions
 from foretrace.compat.simai.compare import compare

@@ -22,7 +22,6 @@ from foretrace.cli.groups import (
     ScenarioOptions,
     TimelineOptions,
     ask,
-    check_outputs,
     takes,
 )
 from foretrace.report.terminal import print_answer
@@ -99,7 +98,6 @@ def command(
 ) -> None:
     """Run a job and show its step time, where the time goes and what would help."""
     inputs = paths if compat is None else paths[:1]
-    check_outputs(inputs, [*files.files, output.file, csv])
     if compat is not None:
         from foretrace.cli.simai import SimaiOptions, run_simai
 

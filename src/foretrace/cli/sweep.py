@@ -13,7 +13,7 @@ import typer
 
 from foretrace.api import simulate
 from foretrace.basics.errors import Diagnostic, ForetraceError, InfeasibleError, UsageError
-from foretrace.basics.files import write_text
+from foretrace.basics.outputs import write_text
 from foretrace.cli.changes import changed, names_option
 from foretrace.cli.emit import emit, fail_after_answer, write_picture, wrote
 from foretrace.cli.groups import (
@@ -26,7 +26,6 @@ from foretrace.cli.groups import (
     Question,
     ScenarioOptions,
     ask,
-    check_outputs,
     check_svg,
     takes,
 )
@@ -97,7 +96,6 @@ def command(
     """Run a job over ranges of values: GPUs, plans, clusters, what-ifs."""
     axes = read_axes(over)
     check_svg(plot)
-    check_outputs(paths, [output.file, csv, plot])
     machine = _without_conflicts(axes, options, machine)
     question = ask(paths, options, machine, scenario)
     scaling = find_scaling(question.job, axes, None if scale is None else scale.value)

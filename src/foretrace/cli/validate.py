@@ -17,7 +17,6 @@ from foretrace.cli.groups import (
     MachineOptions,
     OutputOptions,
     ScenarioOptions,
-    check_outputs,
     check_svg,
     takes,
 )
@@ -54,7 +53,6 @@ def command(
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Plot measured against predicted.")] = None,
 ) -> None:
     """Predict measured runs, and show how far off the predictions are; exit code 3 where none can be predicted."""
-    check_outputs([str(file)], [svg, output.file])
     check_svg(svg)
     if machine.cluster is not None or machine.details["placement"] is not None:
         problem = "--cluster, --placement and --domain-gpus: every run names its own GPUs"

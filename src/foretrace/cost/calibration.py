@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import InputError, shortened
-from foretrace.basics.files import write_whole
+from foretrace.basics.outputs import write_whole
 from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, read_profile, write_profile
 from foretrace.cost.network.nccl_tests.reader import read_measurements
 from foretrace.cost.network.nccl_tests.records import Measurements

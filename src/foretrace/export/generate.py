@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foretrace.basics.errors import Diagnostic, UsageError
-from foretrace.basics.files import write_text
+from foretrace.basics.file_registry import tracked_files
+from foretrace.basics.outputs import claim_output, old_content, write_text
 from foretrace.basics.progress import doing
 from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
@@ -16,7 +17,7 @@ from foretrace.cost.sources import kernel_prices
 from foretrace.export.aicb.express import file_overlaps, reading_options
 from foretrace.export.aicb.reduce import reductions
 from foretrace.export.aicb.workload import aicb_workload
-from foretrace.export.launch import launch_text
+from foretrace.export.launch import SCRIPT_START, launch_text
 from foretrace.inputs.aicb.format import write_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
@@ -142,13 +143,21 @@ def generate_answer(job: Input, machine: Machine, *, even_if_oom: bool = False) 
     return answer, GeneratedFile(summary, {"step_time_s": answer.step_time_s}, answer.diagnostics)
 
 
-def generate_launch(job: Input, machine: Machine, path: Path | None, framework: str | None) -> GeneratedFile:
+def generate_launch(
+    job: Input, machine: Machine, path: Path | None, framework: str | None, *, force: bool = False
+) -> GeneratedFile:
     """Writes the script that starts a job, and next to it the files that it names.
 
-    Without a path nothing is written; the texts are among the facts.
+    Args:
+        job: A model with a plan.
+        machine: Where it runs.
+        path: The script; None: nothing is written, and the texts are among the facts.
+        framework: The framework that starts the job; None: the one that the plan's stack is.
+        force: Whether files next to the script are replaced that were not written together with such a script.
 
     Raises:
-        UsageError: No cluster is named, or a file would be written over the input or over another one.
+        UsageError: No cluster is named, a file would be written over the input or over another one, or a file next to
+            the script is there already.
     """
     setting = _setting(job)
     if machine.cluster is None:
@@ -157,18 +166,29 @@ def generate_launch(job: Input, machine: Machine, path: Path | None, framework: 
     launch = launch_text(setting, machine.cluster, framework)
     script, *others = launch.files
     places = {} if path is None else {script: path, **{name: path.parent / name for name in others}}
-    used = {Path(each).resolve() for each in job.paths}
-    for place in places.values():
-        if place.resolve() in used:
-            hint = (
-                f"name the script otherwise, or in another folder: {', '.join(others) or script} is written next to it"
-            )
-            raise UsageError("output-overwrites-input", f"{place} would be written over", hint=hint)
-        used.add(place.resolve())
-    for name, place in places.items():
-        write_text(place, launch.files[name], "launch script")
+    with tracked_files() as files:
+        for name, place in places.items():
+            if name != script or not files.is_claimed(place):
+                claim_output(place, "launch script")
+            for each in job.paths:
+                files.check_input(each)
+        if path is not None and not force:
+            _check_replaceable(path, {places[name]: launch.files[name] for name in others})
+        for name, place in places.items():
+            write_text(place, launch.files[name], "launch script")
     summary = f"launch script of {launch.framework}" + "".join(f", with {name}" for name in others)
     return GeneratedFile(summary, {"framework": launch.framework, "files": launch.files}, launch.diagnostics)
+
+
+def _check_replaceable(script: Path, texts: dict[Path, str]) -> None:
+    """Raises UsageError where a file next to a launch script is there, and not as such a script or its file."""
+    before = (old_content(script) or b"").decode("utf-8", "replace")
+    for place, text in texts.items():
+        old = old_content(place)
+        if old is None or old == text.encode() or (before.startswith(SCRIPT_START) and place.name in before):
+            continue
+        hint = "write the script to a folder of its own, or add --force"
+        raise UsageError("file-exists", f"{place.name} is there already, next to {script.name}", hint=hint)
 
 
 def _setting(job: Input) -> Setting:

@@ -31,6 +31,8 @@ from foretrace.workload.setting import Setting
 SCRIPT: Final = "launch.sh"
 TOML: Final = "train.toml"
 JSON: Final = "ds_config.json"
+SCRIPT_START: Final = "#!/bin/bash\n#SBATCH --job-name="
+"""The beginning of every script that is written here."""
 _PORT: Final = 29500
 """torchrun's usual port."""
 

@@ -10,8 +10,8 @@ timelines in one trace share its tables and numbers; a rank's processes are list
 
 from __future__ import annotations
 
-import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import replacing
+from foretrace.basics.outputs import replacing
 from foretrace.basics.units import format_bytes
 from foretrace.export import protobuf as pb
 from foretrace.program.columns import Collective, Kind, Phase, label
@@ -40,6 +40,9 @@ MAX_RANKS: Final = 64
 
 EVENTS_AT_ONCE: Final = 1 << 17
 """Events encoded together, so that a long trace needs little memory."""
+
+_GZIP_BITS: Final = 31
+"""The largest window of zlib, with the header and trailer of gzip."""
 
 GZIP_LEVEL: Final = 3
 """Traces are so repetitive that higher levels cost time and gain little."""
@@ -443,11 +446,17 @@ def _rank_name(program: Program, rank: int) -> str:
 
 def _write(path: Path, chunks: Iterable[bytes]) -> int:
     """Writes a file in one go and returns its size in bytes; compressed if its name ends in .gz."""
-    with replacing(path, "trace", devices=False) as file:
-        if path.suffix == ".gz":
-            # No name and no time in the header: the same trace gives the same bytes.
-            with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as packed:
-                packed.writelines(chunks)
-        else:
-            file.writelines(chunks)
-        return file.tell()
+    size_bytes = 0
+    with replacing(path, "trace") as file:
+        for chunk in _packed(chunks) if path.suffix == ".gz" else chunks:
+            file.write(chunk)
+            size_bytes += len(chunk)
+    return size_bytes
+
+
+def _packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields what gzip makes of the chunks, without a name and a time: the same trace gives the same bytes."""
+    packer = zlib.compressobj(GZIP_LEVEL, wbits=_GZIP_BITS)
+    for chunk in chunks:
+        yield packer.compress(chunk)
+    yield packer.flush()

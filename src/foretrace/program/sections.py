@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import AnyFile, input_file, unreadable, write_whole
+from foretrace.basics.files import AnyFile, input_file, unreadable
+from foretrace.basics.outputs import write_whole
 
 MAGIC: Final = b"\x93FORETRACE\r\n"
 VERSION: Final = 1

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretrace.basics.files import write_text
+from foretrace.basics.outputs import write_text
 from foretrace.basics.plain import to_plain
 
 _Record = TypeVar("_Record")

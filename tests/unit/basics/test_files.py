@@ -1,11 +1,10 @@
-"""Files of an input, opened once; paths as a user gives them; files written in one go."""
+"""Files of an input, opened once; paths as a user gives them."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,6 @@ from foretrace.basics.files import (
     input_file,
     open_binary,
     read_whole,
-    replacing,
-    write_text,
-    write_whole,
 )
 
 DATA = bytes(range(256)) * 1024
@@ -143,87 +139,8 @@ def test_forms_of_a_path_are_one(tmp_path: Path) -> None:
     assert given_path(given) is given and input_file(file) is file
 
 
-def test_a_file_is_replaced_in_one_go(tmp_path: Path) -> None:
-    path = tmp_path / "answer.json"
-    write_text(path, "old")
-    path.chmod(0o640)
-    with replacing(path, "answer") as stream:
-        stream.write(b"ne")
-        stream.flush()
-        assert path.read_text() == "old"
-        stream.write(b"w")
-    assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("not a number"), OSError(28, "No space left")])
-def test_an_error_leaves_the_old_file_and_no_other(tmp_path: Path, error: BaseException) -> None:
-    path = tmp_path / "answer.json"
-    path.write_text("old")
-
-    def parts() -> Iterator[bytes]:
-        yield b"new"
-        raise error
-
-    expected = InputError if isinstance(error, OSError) else type(error)
-    with pytest.raises(expected):
-        write_whole(path, parts(), "answer")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_full_disk_is_an_error_with_a_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left") as caught:
-        write_text(tmp_path / "answer.json", "new", "answer")
-    assert caught.value.code == "unwritable-file"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("place", ["", "missing/a", "file/a", "x" * 300, "a\0b", "locked/a"])
-def test_places_that_cannot_be_written(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "locked").mkdir(mode=0o555)
-    if place.startswith("locked") and os.access(tmp_path / "locked", os.W_OK):
-        pytest.skip("this user may write everywhere")
-    for devices in (True, False):
-        with pytest.raises(InputError) as caught, replacing(tmp_path / place, "answer", devices=devices):
-            pass
-        assert caught.value.code == "unwritable-file"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "locked"]
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    (tmp_path / "folder").mkdir()
-    link.symlink_to("folder/answer")
-    for text in ("first", "second"):
-        write_text(link, text)
-        assert link.is_symlink() and (tmp_path / "folder" / "answer").read_text() == text
-    assert [entry.name for entry in (tmp_path / "folder").iterdir()] == ["answer"]
-
-
-def test_a_pipe_takes_the_bytes_as_they_come(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(path.read_bytes()))
-    reader.start()
-    write_text(path, "answer")
-    reader.join(timeout=10)
-    assert read == [b"answer"] and path.is_fifo()
-    with pytest.raises(InputError) as caught, replacing(path, "trace", devices=False):
-        pass
-    assert caught.value.code == "unwritable-file"
-
-
-def test_an_open_file_is_not_replaced(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("wb") as out:
-        before = os.fstat(out.fileno())
-        write_text(Path(f"/proc/self/fd/{out.fileno()}"), "answer")
-        assert os.path.samestat((tmp_path / "out").stat(), before)
-    assert (tmp_path / "out").read_text() == "answer"
+def test_files_that_a_killed_process_left_are_not_read(tmp_path: Path) -> None:
+    for name in ("a.txt", ".foretrace-0123456789abcdef.tmp"):
+        (tmp_path / name).write_text(name)
+    for given in (given_path(tmp_path), given_path(f"{tmp_path}/.*"), given_path(f"{tmp_path}/*")):
+        assert [file.name for file in given.files if "0123" in file.name] == []

@@ -99,7 +99,7 @@ class TestPredict:
             ((*JOB, "--zero", "7"), 3, "zero"),
             ((*JOB, "--mbs", "0"), 3, "mbs"),
             ((*JOB, "--ranks", "0"), 2, "--perfetto"),
-            ((*JOB, "-o", "out.svg", "--heatmap", "out.svg"), 2, "written over"),
+            ((*JOB, "-o", "out.svg", "--heatmap", "out.svg"), 2, "[output-overwrites-input]"),
         ],
     )
     def test_errors(

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import LARGEST_FILE_BYTES, read_whole, write_whole
+from foretrace.basics.files import LARGEST_FILE_BYTES, read_whole
+from foretrace.basics.outputs import write_whole
 from foretrace.program.kernels import Kernel, kernel_text, parse_kernels
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import numpy as np
 
 from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError, shortened
-from foretrace.basics.files import read_whole, write_whole
+from foretrace.basics.files import read_whole
+from foretrace.basics.outputs import write_whole
 from foretrace.basics.units import parse_bandwidth, parse_time
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.graph import FabricGraph

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import write_whole
+from foretrace.basics.outputs import write_whole
 from foretrace.inputs.aicb.format.fields import quoted, shown
 from foretrace.inputs.aicb.format.header import KEYS, LISTS, parse_header
 from foretrace.inputs.aicb.format.read import line_end

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
-from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.files import write_whole
+from foretrace.basics.errors import Diagnostic, InputError, UsageError
+from foretrace.basics.file_registry import active_registry
+from foretrace.basics.outputs import claim_output, make_folder, write_whole
 from foretrace.inputs.megatron_trace.format.lines import V1_KEYS, line_text, op_of, parse_line, sub_of
 from foretrace.inputs.megatron_trace.format.names import trace_name
 from foretrace.inputs.megatron_trace.format.records import Facts, RankTrace, SubOp, TraceOp
+from foretrace.inputs.megatron_trace.format.sniff import looks_like_trace
 from foretrace.inputs.megatron_trace.format.values import quoted
 
 STAMP: Final = "20000101000000"
@@ -135,14 +137,23 @@ def write_runs(
         if not trace.ops:
             raise InputError("empty-file", f"the trace of rank {trace.rank} has no ops", where=str(folder))
         named[name] = trace
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        there = {path.name for path in target.iterdir() if path.suffix == ".txt"}
-    except OSError as error:
-        raise InputError("unwritable-file", f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
+    there = {name for name in make_folder(target) if name.endswith(".txt")}
+    _check_apart(target, named)
     for name, trace in named.items():
         write_whole(target / name, [trace_text(trace).encode()], "rank trace")
     return Written(tuple(target / name for name in named), tuple(_notes(there, set(named), str(folder))))
+
+
+def _check_apart(folder: Path, names: Iterable[str]) -> None:
+    """Raises UsageError where traces would lie among those that were read, or be written over another output."""
+    registry = active_registry()
+    if registry is None:
+        return
+    if any(looks_like_trace(path) for path in registry.inputs_of(folder)):
+        problem = "holds rank traces that are read"
+        raise UsageError("output-overwrites-input", f"{folder} {problem}", hint="name another folder")
+    for name in names:
+        claim_output(folder / name, "rank trace")
 
 
 def _notes(there: set[str], written: set[str], folder: str) -> list[Diagnostic]:

@@ -1,0 +1,149 @@
+"""Keeps apart the files that a command reads and the files that it writes.
+
+A command claims its outputs before any work, and every file is recorded where it is opened for reading. So an input is
+never replaced by an output of the same command, whatever names, links or folders lead to it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeAlias
+
+from foretrace.basics.errors import InputError, UsageError, printable, shortened
+
+FileId: TypeAlias = tuple[int, int]
+"""The device and the inode of a file: the same for all of its names and links."""
+
+
+class FileRegistry:
+    """The files that one command reads and writes."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[FileId, str] = {}
+        self._input_folders: set[FileId] = set()
+        self._pipes: set[FileId] = set()
+        self._outputs: dict[FileId | str, str] = {}
+        self._output_folders: dict[FileId | str, str] = {}
+
+    def claim(self, path: Path, *, folder: bool = False) -> None:
+        """Records an output before it is written. Raises UsageError if it is an input or another output already.
+
+        Args:
+            path: The file, which need not exist.
+            folder: Whether it is a folder, to which files are written whose names are not known yet.
+        """
+        keys = _keys(path)
+        if folder:
+            if any(key in self._input_folders for key in keys):
+                raise _overwritten(path, "holds files that are read")
+            self._output_folders |= dict.fromkeys(keys, str(path))
+        else:
+            if any(key in self._outputs for key in keys):
+                raise _overwritten(path, "would be written twice")
+            self.check_output(path)
+            self._outputs |= dict.fromkeys(keys, str(path))
+
+    def is_claimed(self, path: Path) -> bool:
+        """Returns whether a file is an output."""
+        return any(key in self._outputs for key in _keys(path))
+
+    def check_output(self, path: Path) -> None:
+        """Raises UsageError if a file that is to be written was read."""
+        if self._inputs and any(key in self._inputs for key in _keys(path)):
+            raise _overwritten(path, "would be written over")
+
+    def check_input(self, path: str | Path) -> None:
+        """Raises UsageError if a file that is to be read is an output."""
+        if self._outputs and any(key in self._outputs for key in _keys(Path(path))):
+            raise _overwritten(path, "would be written over")
+
+    def add_input(self, path: str | Path, state: os.stat_result) -> None:
+        """Records a file that was opened for reading. Raises UsageError if it is an output.
+
+        Args:
+            path: The name that it was opened by.
+            state: Its `os.fstat`.
+        """
+        key = state.st_dev, state.st_ino
+        if stat.S_ISREG(state.st_mode):
+            if key in self._outputs:
+                raise _overwritten(path, "would be written over")
+            self._inputs[key] = str(path)
+        elif not stat.S_ISCHR(state.st_mode):
+            self._pipes.add(key)
+
+    def add_input_folder(self, path: Path) -> None:
+        """Records a folder whose files are read. Raises UsageError if files are to be written to it."""
+        key = file_id(path)
+        if key is not None:
+            if key in self._output_folders:
+                raise _overwritten(path, "holds files that are read")
+            self._input_folders.add(key)
+
+    def check_pipe(self, path: Path) -> None:
+        """Raises InputError if a pipe was opened before: its content is gone, and opening it again would wait."""
+        if self._pipes and file_id(path) in self._pipes:
+            hint = "write it to a file, and give that"
+            raise InputError("unreadable-file", "a pipe can be read only once", where=str(path), hint=hint)
+
+    def inputs_of(self, folder: Path) -> list[Path]:
+        """Returns the files of a folder that were read."""
+        key = file_id(folder)
+        return [path for path in map(Path, self._inputs.values()) if file_id(path.parent) == key]
+
+
+def file_id(path: str | Path) -> FileId | None:
+    """Returns what identifies a file or folder that links are followed to; None where there is none."""
+    try:
+        state = os.stat(path)  # noqa: PTH116 - a path or a text
+    except (OSError, ValueError):
+        return None
+    return state.st_dev, state.st_ino
+
+
+def _keys(path: Path) -> tuple[FileId | str, ...]:
+    """Returns what identifies an output: its path after links and, where there is one, the file; nothing of devices."""
+    try:
+        real = os.path.realpath(path)
+        state = path.stat()
+    except OSError:
+        return (real,)
+    except ValueError:  # a name that no file has
+        return ()
+    if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+        return ()
+    return real, (state.st_dev, state.st_ino)
+
+
+def _overwritten(path: str | Path, problem: str) -> UsageError:
+    hint = "give every output a name of its own"
+    name = shortened(printable(str(path)))
+    return UsageError("output-overwrites-input", f"{name} {problem}", hint=hint)
+
+
+_registry: ContextVar[FileRegistry | None] = ContextVar("file_registry", default=None)
+
+
+@contextmanager
+def tracked_files() -> Iterator[FileRegistry]:
+    """Keeps inputs and outputs apart while the block runs; inside of such a block, joins it."""
+    active = _registry.get()
+    if active is not None:
+        yield active
+        return
+    registry = FileRegistry()
+    token = _registry.set(registry)
+    try:
+        yield registry
+    finally:
+        _registry.reset(token)
+
+
+def active_registry() -> FileRegistry | None:
+    """Returns the registry of the command that runs; None where nothing is tracked."""
+    return _registry.get()
