@@ -12,10 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.files import AnyFile, open_binary
 from foretrace.cost.network.nccl_log.graph import LoggedGraph
 from foretrace.cost.network.nccl_log.names import algorithm_called, function_called, protocol_called
 from foretrace.program.columns import Collective
@@ -154,14 +154,10 @@ def is_log(head: bytes) -> bool:
     return b"NCCL INFO" in head or b"NCCL version" in head
 
 
-def read_log(path: str | Path) -> NcclLog:
+def read_log(path: AnyFile) -> NcclLog:
     """The log of a file."""
-    try:
-        with Path(path).open("rb") as stream:
-            return parse_log(iter(lambda: stream.readline(MAX_LINE), b""), str(path))
-    except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise InputError(code, f"the log cannot be read: {error.strerror}", where=str(path), hint=EXPECTED) from None
+    with open_binary(path, "log of NCCL") as stream:
+        return parse_log(iter(lambda: stream.readline(MAX_LINE), b""), str(path))
 
 
 def parse_log(lines: Iterable[bytes], name: str) -> NcclLog:

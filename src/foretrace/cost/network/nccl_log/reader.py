@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.files import read_whole
+from foretrace.basics.files import InputFile, read_whole
 from foretrace.cost.network.nccl.channels import ChannelGraph
 from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl_log.graph import Graphs, LoggedGraph, graphs_of
@@ -38,7 +38,7 @@ def observe(paths: Sequence[str | Path]) -> Observed:
     content."""
     read = _Read()
     for path in paths:
-        _read_file(path, read)
+        _read_file(InputFile(path), read)
     notes: list[Diagnostic] = []
     observations = [*_of_logs(read.logs, notes), *_of_graphs(read.graphs)]
     versions = sorted({version for log in read.logs for version in log.versions})
@@ -64,12 +64,8 @@ def observe(paths: Sequence[str | Path]) -> Observed:
     )
 
 
-def _read_file(path: str | Path, read: _Read) -> None:
-    try:
-        with Path(path).open("rb") as stream:
-            head = stream.read(_HEAD_BYTES)
-    except OSError:
-        head = b""
+def _read_file(path: InputFile, read: _Read) -> None:
+    head = path.head(_HEAD_BYTES)
     if head.lstrip()[:1] != b"<":
         if head.strip() and (b"\0" in head or not (is_log(head) or _is_text(head))):
             raise InputError("wrong-format", "this is neither text nor XML", where=str(path), hint=EXPECTED)

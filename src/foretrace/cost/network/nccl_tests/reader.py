@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.files import GivenPath, read_whole
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.logs import is_log, parse_log
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
@@ -25,10 +26,10 @@ def read_measurements(path: str | Path) -> Measurements:
     Times that fall where the message grows are taken down to those of larger ones; files that repeat each other give
     their median. Both are said in the diagnostics.
     """
-    start = Path(path)
+    start, given = Path(path), GivenPath(str(path))
     rows: list[Measurement] = []
     notes: list[Diagnostic] = []
-    if start.is_dir():
+    if given.is_folder:
         skipped = []
         for file in _files(start):
             parsed = _read(file)
@@ -61,24 +62,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> tuple[list[Measurement], list[Diagnostic]] | None:
     """The rows of a file and what is odd about it; None where it is neither a log nor a table."""
-    text = _text(path)
+    text = read_whole(path, "file of measured collectives", _EXPECTED, LARGEST_FILE_BYTES).decode("utf-8", "replace")
     if is_log(text):
         return parse_log(text, str(path)), []
     if is_table(text):
         return parse_table(text, str(path))
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        hint = "give a log or CSV of measured collectives, or a folder of them"
-        raise InputError(code, f"cannot be read: {error.strerror}", where=str(path), hint=hint) from error
-    if len(data) > LARGEST_FILE_BYTES:
-        raise InputError(
-            "input-too-large", f"the file has more than {LARGEST_FILE_BYTES >> 20} MiB", where=str(path), hint=_EXPECTED
-        )
-    return data.decode("utf-8", "replace")
