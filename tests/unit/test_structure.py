@@ -230,3 +230,40 @@ def test_no_message_is_parsed() -> None:
 
 def is_message(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "message"
+
+
+class TestOneReaderAndOneWriter:
+    """User's files are opened by `basics/files.py` and written by `basics/outputs.py`, which keep them apart."""
+
+    OWN_DATA = ("engine/jit.py", "cost/kernels/parameters.py", "cost/network/nccl/machine.py")
+    """Modules that read files of the package."""
+
+    METHODS = ("read_text", "read_bytes", "write_bytes", "mkdir", "unlink", "rename", "touch", "symlink_to", "tofile")
+    FUNCTIONS = ("open", "fdopen", "replace", "save", "savez", "savetxt", "loadtxt", "fromfile", "memmap", "load")
+    MODULES = ("os", "io", "np", "gzip", "shutil", "tempfile", "codecs")
+
+    def test_no_other_module_opens_files(self) -> None:
+        opened = [
+            f"{path.relative_to(SOURCE)}:{node.lineno}"
+            for path in sorted(SOURCE.rglob("*.py"))
+            if str(path.relative_to(SOURCE)) not in ("basics/files.py", "basics/outputs.py", *self.OWN_DATA)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and self.opens(node)
+        ]
+        assert not opened
+
+    def opens(self, call: ast.Call) -> bool:
+        """Whether a call opens a file: `open(…)`, `os.open(…)`, `path.read_text(…)`, `path.open("rb")`."""
+        function = call.func
+        if "os.devnull" in ast.unparse(call):  # for what could not be written
+            return False
+        if isinstance(function, ast.Name):
+            return function.id == "open"
+        if not isinstance(function, ast.Attribute):
+            return False
+        owner = function.value
+        if isinstance(owner, ast.Name) and owner.id in self.MODULES:
+            return function.attr in self.FUNCTIONS
+        mode = call.args[0] if call.args else None
+        has_mode = isinstance(mode, ast.Constant) and str(mode.value).rstrip("bt+") in ("r", "w", "a", "x")
+        return function.attr in self.METHODS or (function.attr == "open" and has_mode)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.files import GivenPath, head_bytes, open_binary
 from foretrace.cost.calibration import InputKind
 
 _PROFILE: Final = b"# foretrace kernel profile"
 _HEAD: Final = 4096
+_LOG_HEAD: Final = 1 << 20
+"""Lines of NCCL may stand before the table of nccl-tests."""
 _STEP_COLUMNS: Final = ("step_time_s", "step_time_derived_s")
 KNOWN: Final = (
     "a calibration is made of profiler traces and tables with shapes, kernel profiles (foretrace measure gpu), logs "
@@ -22,8 +27,9 @@ def input_kind(path: str | Path) -> InputKind:
     from foretrace.inputs.profiler_trace.format import looks_like_profile
 
     given = Path(path)
-    if given.is_dir():
-        return "trace" if any(looks_like_profile(file) for file in sorted(given.iterdir())) else "collectives"
+    folder = GivenPath(str(path))
+    if folder.is_folder:
+        return "trace" if any(looks_like_profile(file.path) for file in folder.files) else "collectives"
     head = _head(given)
     if head.startswith(_PROFILE):
         return "kernel profile"
@@ -45,17 +51,19 @@ def _by_reader(path: Path, text: str) -> InputKind:
         return "collectives"
     if looks_like_table(path):
         return "table"
-    if is_log(path.read_text(encoding="utf-8", errors="replace")):
+    if is_log(head_bytes(path, _LOG_HEAD).decode("utf-8", "replace")):
         return "collectives"
     raise InputError("wrong-format", "nothing here can be calibrated with", where=str(path), hint=KNOWN)
 
 
 def _head(path: Path) -> bytes:
     """The first bytes of a file, unpacked."""
-    from foretrace.basics.files import open_binary
     from foretrace.inputs.profiler_trace.format.text import head_of
 
-    open_binary(path, "measurement").close()  # says what is wrong with it
+    with open_binary(path, "measurement") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            hint = "write it to a file, and give that"
+            raise InputError("unreadable-file", "measurements are read from files", where=str(path), hint=hint)
     head = head_of(path, _HEAD)
     if not head.strip():
         raise InputError("empty-file", "the file is empty", where=str(path), hint=KNOWN)

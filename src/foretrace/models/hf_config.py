@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import AnyFile, InputFile, input_file
+from foretrace.basics.files import AnyFile, InputFile, given_path, input_file
 from foretrace.basics.units import parse_count
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class HfConfig:
 
 def read_hf_config(path: AnyFile) -> HfConfig:
     """Reads the configuration in a file, or in the `config.json` of a folder."""
-    file = InputFile(Path(path) / "config.json") if Path(path).is_dir() else input_file(path)
+    file = InputFile(Path(path) / "config.json") if given_path(path).is_folder else input_file(path)
     document = Document(str(file), "model configuration", _EXPECTED, _EXAMPLE, source=file)
     return _config(document, document.compose(document.read()), "", "")
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
-from foretrace.basics.files import AnyFile, input_file
+from foretrace.basics.files import AnyFile, given_path, input_file
 from foretrace.basics.units import parse_count, parse_factor, parse_tokens
 from foretrace.models import presets
 from foretrace.models.model import Model
@@ -66,7 +66,11 @@ def read_job(path: AnyFile) -> JobFile:
     cluster = root.text("cluster", "") or None
     if cluster is not None:
         beside = Path(path).parent / cluster
-        cluster = str(beside) if Path(cluster).suffix in (".yaml", ".yml", ".json") and beside.is_file() else cluster
+        cluster = (
+            str(beside)
+            if Path(cluster).suffix in (".yaml", ".yml", ".json") and given_path(beside).is_file
+            else cluster
+        )
     return JobFile(model, plan, cluster)
 
 

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.files import read_whole
 from foretrace.compat.simai.machine import f32
 
 _COLUMNS: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4, 32: 5, 64: 6, 128: 7, 9: 8}
 """Nodes to column. 9 stands for "several groups over 16 nodes", so nine real nodes land there too."""
 _OTHER_COLUMN: Final = 4
+MAX_BYTES: Final = 1 << 20
+"""A table has a line for each size, of which there are some dozens."""
+_HINT: Final = "SimAI keeps nvlink_ratio.csv, nic_ratio.csv and ata_ratio.csv in inputs/ratio"
 
 
 class SizeBeyondTableError(Exception):
@@ -75,16 +79,9 @@ def load_tables(directory: str | Path) -> RatioTables:
 
 
 def _read(path: Path) -> RatioTable:
+    data = read_whole(path, "ratio table", _HINT, MAX_BYTES)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise InputError(
-            code,
-            f"ratio table cannot be read: {error.strerror or error}",
-            where=str(path),
-            hint="SimAI keeps nvlink_ratio.csv, nic_ratio.csv and ata_ratio.csv in inputs/ratio",
-        ) from None
+        lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError:
         raise InputError("not-text", "ratio table is not text", where=str(path)) from None
     sizes: list[float] = []

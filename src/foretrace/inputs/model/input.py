@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from foretrace.basics.errors import Diagnostic, UsageError, nearest
@@ -142,7 +141,7 @@ class ModelInput(Input):
     def read_options(self, texts: Mapping[str, Any]) -> Self:
         """Reads a file of routing first: what is wrong in it is not an error of the command line."""
         routing = texts.get("routing")
-        if not isinstance(routing, str) or not Path(routing).is_file():
+        if not isinstance(routing, str) or not GivenPath(routing).is_file:
             return super().read_options(texts)
         from foretrace.inputs.model.options import read_routing_file
 
