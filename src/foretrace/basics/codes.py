@@ -54,6 +54,9 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "several-inputs": "Files that do not belong to one job were given together.",
         "nothing-to-do": "Nothing of the input can be used for what was asked.",
         "left-out": "A part of the answer was left out because it would take too long.",
+        "interrupted": "The command was ended by Ctrl-C, SIGTERM or SIGHUP before it had an answer.",
+        "internal-error": "A defect of Foretrace; the hint names a file with the details, to be reported.",
+        "memory-exhausted": "The machine that Foretrace runs on has no memory left.",
     },
     "Outputs": {
         "file-exists": "An output exists already and is not replaced without being asked.",
@@ -184,7 +187,10 @@ EXIT_CODES: Final[dict[int, str]] = {
     3: "A file, a field or an argument cannot be used.",
     4: "Nothing satisfies what was asked; for example, the job does not fit into memory.",
     5: "The job deadlocks.",
+    70: "Foretrace has a defect, or the machine that it runs on has no memory left.",
+    129: "The command was ended by SIGHUP.",
     130: "The command was interrupted.",
+    143: "The command was ended by SIGTERM.",
 }
 
 

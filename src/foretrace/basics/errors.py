@@ -14,6 +14,11 @@ from typing import Literal
 MAX_SHOWN = 60
 """Characters of a user's text that an error repeats at most."""
 
+MAX_MESSAGE = 1_000
+MAX_WHERE = 300
+MAX_HINT_LINES = 16
+"""Characters and lines of an error that are shown at most, whatever a reader put into it."""
+
 MAX_NAME = 100
 """Characters of a name at most; longer words are not misspelt names and take long to compare."""
 
@@ -60,9 +65,19 @@ class ForetraceError(Exception):
         self.hint = hint if hint is None else bounded(hint)
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
+        message, where, hint = self.parts
+        text = f"{where}: {message}" if where else message
         text += f"  [{self.code}]"
-        return f"{text}\n       {self.hint}" if self.hint else text
+        return f"{text}\n       {hint}" if hint else text
+
+    @property
+    def parts(self) -> tuple[str, str | None, str | None]:
+        """Message, place and hint as they may be shown: message and place on one line, none of them long."""
+        where = self.where and one_line(self.where)
+        if where and len(where) > MAX_WHERE:
+            where = f"{where[: MAX_WHERE // 3]}…{where[-(MAX_WHERE - MAX_WHERE // 3 - 1) :]}"
+        hint = self.hint and "\n".join(self.hint.split("\n")[:MAX_HINT_LINES])
+        return _cut(one_line(self.message), MAX_MESSAGE), where, hint and _cut(hint, MAX_MESSAGE)
 
 
 class UsageError(ForetraceError):
@@ -89,6 +104,12 @@ class DeadlockError(ForetraceError):
     exit_code = 5
 
 
+class DefectError(ForetraceError):
+    """Foretrace failed in a way that nothing expected (`foretrace.basics.last_resort`)."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """Something seen, guessed or left out that a reader of the result should know."""
@@ -104,7 +125,16 @@ class Diagnostic:
 
 def shortened(text: str) -> str:
     """Returns a text as an error shows it: only the beginning of a long one."""
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]}…"
+    return _cut(text, MAX_SHOWN - 3) if len(text) > MAX_SHOWN else text
+
+
+def one_line(text: str) -> str:
+    """Returns a text without line breaks: a name from a file is not a line of its own."""
+    return text if "\n" not in text and "\r" not in text else " ".join(text.splitlines())
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def printable(text: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import json
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
+from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -17,7 +21,9 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from foretrace.basics.errors import ForetraceError, UsageError, did_you_mean
+from foretrace.basics.errors import DefectError, ForetraceError, InputError, UsageError, did_you_mean
+from foretrace.basics.last_resort import as_defect, show_plainly, wants_traceback
+from foretrace.basics.processes import INTERRUPTED, Terminated
 
 COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
@@ -44,7 +50,6 @@ ALIASES: Final = {"profile": "measure"}
 """Older names of commands, which still work."""
 
 ERROR_SCHEMA: Final = "foretrace.error/1"
-INTERRUPTED: Final = 130
 
 OUTPUT_FOLDER: Final = "OUT_DIR"
 OUTPUT_BY_FORMAT: Final = "OUT|OUT_DIR"
@@ -203,55 +208,123 @@ def _within_terminal(line: str) -> str:
     return line if len(line) < columns or columns < 2 else f"{line[: columns - 2]}…"
 
 
+SPELLINGS: Final = {
+    "−": "-", "–": "-", "×": "x", "µ": "u", "·": "|", "…": "...", "→": "->", "±": "+-", "≤": "<=", "≥": ">=", "≈": "~"
+}  # fmt: skip
+"""Characters of our screens in ASCII, for terminals that have no others. A lost minus sign would be a wrong number."""
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """Spells what an encoding does not have; a codec's error handler."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(SPELLINGS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
 def run(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 ok, 2 usage, 3 bad input, 4 nothing feasible, 5 deadlock, 130 interrupted."""
-    if arguments is None and hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends the program, as it does other tools
+    """Runs the command line and exits with a code of `foretrace.basics.codes`."""
+    if arguments is None:
+        _prepare_process()
+    codecs.register_error("foretrace", _spelled)
     for stream in (sys.stdout, sys.stderr):
-        # Where a terminal cannot show a sign, it shows another; the answer is still an answer.
-        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="foretrace")
     sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments))
+
+
+def _prepare_process() -> None:
+    """Sets what belongs to the process, which is the user's where Foretrace is called as a library."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends the program, as it does other tools
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # it replaces a closed standard stream; otherwise the next file would, and messages would go into it
+    os.close(handle)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open to the end
+    if not sys.warnoptions and not wants_traceback():
+        warnings.simplefilter("ignore")  # warnings of libraries are for programmers
 
 
 def _exit_code(arguments: list[str]) -> int:
     if sys.stdout is None:  # closed by whoever started the program
         print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
         return 3
-    from foretrace.basics.progress import shown_by
-
+    # A command that is interrupted while it prints JSON must not leave half a document, nor two.
+    document = StringIO() if "--json" in arguments else None
     try:
-        _refuse_empty(arguments)
-        with shown_by(_Progress):
-            code = app(arguments, standalone_mode=False)
-        sys.stdout.flush()
-        if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
-            print("interrupted", file=sys.stderr)
-        return code if isinstance(code, int) else 0
-    except ForetraceError as error:
-        return _fail(error, arguments)
+        code, failure = _outcome(arguments, document)
+        return _show(code, failure, document)
     except OSError as error:
         print(f"error: the answer cannot be written: {error.strerror}", file=sys.stderr)
         _discard_output()
         return 3
+    except (KeyboardInterrupt, Terminated) as error:
+        print("interrupted", file=sys.stderr)
+        return error.exit_code if isinstance(error, Terminated) else INTERRUPTED
+    except Exception:  # not even the error could be shown
+        show_plainly()
+        return DefectError.exit_code
+
+
+def _outcome(arguments: list[str], document: StringIO | None) -> tuple[int, ForetraceError | None]:
+    """Runs a command; returns its exit code, and the error where it failed."""
+    from foretrace.basics.progress import shown_by
+
+    try:
+        _refuse_empty(arguments)
+        with shown_by(_Progress), nullcontext() if document is None else redirect_stdout(document):
+            code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0, None
+    except ForetraceError as error:
+        return error.exit_code, error
     except ClickException as error:
         hint = "SimAI's own flags come last, after --" if "--compat" in arguments else None
-        return _fail(UsageError("usage", error.format_message(), hint=hint), arguments)
+        return 2, UsageError("usage", error.format_message(), hint=hint)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return INTERRUPTED, ForetraceError("interrupted", "interrupted")
+    except Terminated as error:
+        return error.exit_code, ForetraceError("interrupted", "terminated")
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return DefectError.exit_code, as_defect(error, arguments)
+        if error.filename is None:  # a stream
+            raise
+        from foretrace.basics.files import unreadable
+
+        return 3, InputError(unreadable(error), f"the system refuses it: {error.strerror}", where=str(error.filename))
+    except Exception as error:
+        if wants_traceback():
+            import traceback
+
+            traceback.print_exception(error)
+        return DefectError.exit_code, as_defect(error, arguments)
 
 
-def _fail(error: ForetraceError, arguments: list[str]) -> int:
-    """Prints an error: as an object on stdout where JSON was asked for, else as lines on stderr; returns its code."""
-    if "--json" in arguments:
-        parts = {"code": error.code, "message": error.message, "where": error.where, "hint": error.hint}
-        print(json.dumps({"schema": ERROR_SCHEMA, "error": parts}))
-    else:
+def _show(code: int, failure: ForetraceError | None, document: StringIO | None) -> int:
+    """Prints what a command has left to print: its JSON, or its error; returns the exit code.
+
+    Where JSON was asked for, an error is an object on stdout, unless the answer is already there. Otherwise it is lines
+    on stderr.
+    """
+    text = "" if document is None else document.getvalue()
+    answered = text.endswith("\n")
+    if failure is not None and document is not None and not answered:
+        message, where, hint = failure.parts
+        parts = {"code": failure.code, "message": message, "where": where, "hint": hint}
+        text = json.dumps({"schema": ERROR_SCHEMA, "error": parts}) + "\n"
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    if failure is not None and failure.code == "interrupted":
+        print(failure.message, file=sys.stderr)
+    elif failure is not None and (document is None or answered):
         from foretrace.report.wrap import fit_text
 
-        print(fit_text(f"error: {error}", sys.stderr), file=sys.stderr)
-    return error.exit_code
+        print(fit_text(f"error: {failure}", sys.stderr), file=sys.stderr)
+    return code
 
 
 def _refuse_empty(arguments: list[str]) -> None:

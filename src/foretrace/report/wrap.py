@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, TextIO
 
-from foretrace.basics.errors import printable
+from foretrace.basics.errors import one_line, printable
 
 Span = tuple[str, str]
 """Text and its style."""
@@ -97,7 +97,7 @@ def fit(lines: Sequence[Line], width: int | None) -> list[Line]:
         if table is not None and width is not None and any(_length(line) > width for line in shown):
             shown = table.lines(width)
         for line in shown:
-            safe = [(printable(text), style) for text, style in line]
+            safe = [(one_line(printable(text)), style) for text, style in line]
             fitted += [safe] if width is None else _folded(safe, width)
     return fitted
 

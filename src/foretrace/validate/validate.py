@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretrace.basics.errors import ForetraceError
+from foretrace.basics.processes import Workers
 from foretrace.cost.machine import Machine
 from foretrace.inputs.model.input import ModelInput
 from foretrace.readings.answer.answer import Answer
@@ -115,29 +115,12 @@ def predict_rows(
         workers: Processes; None is one per core where there are many rows.
     """
     count = workers or (1 if len(configs) <= MAX_SERIAL_ROWS else os.cpu_count() or 1)
-    if count == 1:
-        yield from (_predict_row(config, machine, scenario, bands) for config in configs)
-        return
-    with ProcessPoolExecutor(count, initializer=_keep_machine, initargs=(machine, scenario)) as pool:
-        try:
-            yield from pool.map(_predict_in_process, configs, [bands] * len(configs), chunksize=2)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with Workers(count, (machine, scenario, bands)) as pool:
+        yield from pool.map(_predict_row, configs, chunk=2)
 
 
-_kept: list[tuple[Machine, Scenario]] = []
-"""The machine and scenario of a worker process, so that its rows share what the machine has priced."""
-
-
-def _keep_machine(machine: Machine, scenario: Scenario) -> None:
-    _kept[:] = [(machine, scenario)]
-
-
-def _predict_in_process(config: RunConfig, bands: bool) -> RowPrediction | SkippedRun:
-    return _predict_row(config, *_kept[0], bands)
-
-
-def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands: bool) -> RowPrediction | SkippedRun:
+def _predict_row(how: tuple[Machine, Scenario, bool], config: RunConfig) -> RowPrediction | SkippedRun:
+    machine, scenario, bands = how
     try:
         row = job_of(config)
         model = ModelInput(row.model, row.plan)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Final
 
+from foretrace.basics.processes import Workers
 from foretrace.cost.machine import Machine
 from foretrace.engine import jit
 from foretrace.inputs.model.input import ModelInput
@@ -48,15 +45,17 @@ class PlanSimulator:
     model: Model
     machine: Machine
     workers: int = 1
-    _pool: ProcessPoolExecutor | None = field(default=None, init=False)
+    _pool: Workers[PlanSimulator] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Machines keep prices, so that workers share a simulator, which has no workers itself.
+        self._pool = Workers(self.workers, self if self.workers == 1 else PlanSimulator(self.model, self.machine))
 
     def __enter__(self) -> PlanSimulator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        self._pool.__exit__()
 
     def answer(self, plan: Plan) -> Answer:
         """Simulates a plan in this process, whether or not it fits into memory."""
@@ -65,21 +64,7 @@ class PlanSimulator:
             return simulate_input(job, self.machine, Scenario(), explain=False, even_if_oom=True)
 
     def run(self, plans: Sequence[Plan]) -> list[SimulatedPlan]:
-        """Simulates plans. The results do not depend on the number of workers.
-
-        Where processes cannot be started, or one of them is killed, this process simulates.
-        """
-        if self.workers > 1 and len(plans) > 1:
-            try:
-                return self._run_in_processes(plans)
-            except (BrokenProcessPool, OSError):  # no room for processes, or no shared memory for their queues
-                self.__exit__()
-                self.workers = 1
-        return [_result(self.answer(plan)) for plan in plans]
-
-    def _run_in_processes(self, plans: Sequence[Plan]) -> list[SimulatedPlan]:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, initializer=_start, initargs=(self.model, self.machine))
+        """Simulates plans. The results do not depend on the number of workers."""
         return list(self._pool.map(_run, plans))
 
 
@@ -89,15 +74,5 @@ def _result(answer: Answer) -> SimulatedPlan:
     return SimulatedPlan(answer.step_time_s, memory.peak_bytes, memory.needed_bytes, memory.capacity_bytes)
 
 
-_WORKER: Final[dict[str, PlanSimulator]] = {}
-"""The simulator of a worker process."""
-
-
-def _start(model: Model, machine: Machine) -> None:
-    # Ctrl-C reaches all processes of a terminal. The one that collects results handles it and ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _WORKER["simulator"] = PlanSimulator(model, machine)
-
-
-def _run(plan: Plan) -> SimulatedPlan:
-    return _result(_WORKER["simulator"].answer(plan))
+def _run(simulator: PlanSimulator, plan: Plan) -> SimulatedPlan:
+    return _result(simulator.answer(plan))

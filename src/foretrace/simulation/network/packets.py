@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.errors import InputError, UsageError, printable, shortened
+from foretrace.basics.limits import limit_factor
+from foretrace.basics.numbers import real_number
+from foretrace.basics.processes import run_python
 from foretrace.engine.network.collectives import Sends, chain, ring, ring_orders, tree, tree_parents
 from foretrace.engine.network.messages import bytes_by_link, independent
 from foretrace.program.columns import Collective
+from foretrace.simulation.network import packets_ns3
 from foretrace.simulation.network.flow_network import FlowNetwork
 from foretrace.simulation.network.flows import pair_sends, ring_steps, runs_as
-from foretrace.simulation.network.packets_ns3 import SEGMENT_BYTES
 
 MAX_PACKETS: Final = 5_000_000
 """Packets times links that are run; ns-3 takes some minutes for as many."""
@@ -33,6 +34,9 @@ POLLS: Final = 200
 far."""
 
 GIVE_UP: Final = 50
+MAX_SECONDS: Final = 1800.0
+"""Longer than ns-3 takes for `MAX_PACKETS`."""
+_INSTEAD: Final = "--network flow needs no ns-3"
 NOTE: Final = (
     "packets are TCP's, as ns-3 has no RDMA; each pair keeps one connection, and no rank waits for what it passes on"
 )
@@ -63,7 +67,7 @@ def packet_time(
         return PacketAnswer(0.0, 0, np.zeros(network.fabric.links))
     routes = network.routing(source, target)
     link_bytes = bytes_by_link(independent(size, routes, np.zeros(len(size))), network.fabric.links)
-    packets = float(link_bytes.sum()) / SEGMENT_BYTES
+    packets = float(link_bytes.sum()) / packets_ns3.SEGMENT_BYTES
     if packets > MAX_PACKETS or network.fabric.devices > MAX_DEVICES:
         limits = f"at most {MAX_PACKETS:,} packets times links and {MAX_DEVICES:,} devices"
         raise InputError(
@@ -157,14 +161,29 @@ def _cables(network: FlowNetwork) -> tuple[list[dict[str, Any]], Longs, Longs]:
 
 def _run(case: dict[str, Any]) -> list[float]:
     """Ends of the flows in seconds, by ns-3 in a process of its own."""
-    words = [sys.executable, "-m", "foretrace.simulation.network.packets_ns3"]
-    done = subprocess.run(words, input=json.dumps(case), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise InputError("tool-failed", f"ns-3 failed: {last[0]}", hint="--network flow needs no ns-3")
-    ends: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
-    if not ends:
-        raise InputError(
-            "tool-failed", "ns-3 lost packets for so long that nothing ended", hint="--network flow loses none"
-        )
-    return ends
+    import subprocess
+
+    seconds = MAX_SECONDS * limit_factor()
+    try:
+        printed = run_python(packets_ns3.__name__, json.dumps(case), seconds)
+    except subprocess.TimeoutExpired:
+        raise InputError("gave-up", f"ns-3 took more than {seconds:g} s", hint=_INSTEAD) from None
+    except subprocess.CalledProcessError as error:
+        last = str(error.stderr).strip().splitlines()[-1:] or ["it said nothing"]
+        raise InputError("tool-failed", f"ns-3 failed: {printable(shortened(last[0]))}", hint=_INSTEAD) from None
+    return _ends(printed, len(case["flows"]))
+
+
+def _ends(printed: str, flows: int) -> list[float]:
+    """Reads the last line that ns-3's process printed: the end of each flow in seconds, or none."""
+    try:
+        ends = json.loads((printed.strip().splitlines() or [""])[-1])
+        seconds = [real_number(end) for end in ends] if isinstance(ends, list) else None
+    except (ValueError, RecursionError):
+        seconds = None
+    if seconds is None or len(seconds) not in (0, flows):
+        raise InputError("tool-failed", "ns-3 did not print when flows end", hint=_INSTEAD)
+    if not seconds:
+        problem = "ns-3 lost packets for so long that nothing ended"
+        raise InputError("tool-failed", problem, hint="--network flow loses none")
+    return seconds

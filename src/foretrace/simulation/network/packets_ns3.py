@@ -9,6 +9,8 @@ import json
 import sys
 from typing import Any
 
+from foretrace.basics.processes import end_with
+
 SEGMENT_BYTES = 8900
 """Payload of a packet in a frame of 9,000 bytes."""
 
@@ -77,4 +79,5 @@ def _send(ns: Any, nodes: Any, addresses: list[list[Any]], number: int, flow: di
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
     json.dump(run(json.load(sys.stdin)), sys.stdout)

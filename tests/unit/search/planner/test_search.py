@@ -271,7 +271,7 @@ def test_plans_are_simulated_here_where_processes_cannot_be_started(monkeypatch:
     def refused(*_: object, **__: object) -> None:
         raise OSError(38, "no shared memory")
 
-    monkeypatch.setattr("foretrace.search.planner.simulator.ProcessPoolExecutor", refused)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refused)
     plans = [PLAN, replace(PLAN, tp=2)]
     with PlanSimulator(model(), machine(), workers=2) as simulator:
         assert simulator.run(plans) == PlanSimulator(model(), machine()).run(plans)

@@ -1,0 +1,83 @@
+"""Turns an exception that nothing expected into an error of one line, and keeps its details in a file.
+
+Such an exception is a defect of Foretrace, whatever the input. `FORETRACE_DEBUG=1` prints the traceback instead. This
+module needs the standard library only, so that it also works where the installation is broken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from foretrace.basics.errors import DefectError, shortened
+
+VARIABLE: Final = "FORETRACE_DEBUG"
+"""The environment variable that asks for tracebacks."""
+
+_MAX_FRAMES: Final = 40
+_MAX_DETAILS: Final = 200_000
+_PLAIN_LINE: Final = b"error: Foretrace cannot go on, nor say why  [internal-error]\n"
+_reserve: list[bytes] = [bytes(1 << 20)]
+"""Memory to report in that there is none."""
+
+
+def as_defect(error: BaseException, arguments: Sequence[str]) -> DefectError:
+    """Returns an unexpected exception as the error to show, after its details were written to a file.
+
+    Args:
+        error: The exception; what its frames hold is released.
+        arguments: The command line, for the details.
+    """
+    import traceback
+
+    _reserve.clear()
+    traceback.clear_frames(error.__traceback__)
+    hint = _keep(error, arguments)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return DefectError("memory-exhausted", "this machine has no memory left for the job", hint=hint)
+    if isinstance(error, ImportError) and error.name and not error.name.startswith("foretrace."):
+        problem = f"the package {shortened(error.name)} cannot be imported"
+        return DefectError("missing-package", problem, hint=f"install Foretrace again; {hint}")
+    return DefectError("internal-error", f"a defect of Foretrace: {type(error).__name__}", hint=hint)
+
+
+def show_plainly(error: DefectError | None = None) -> None:
+    """Writes an error to stderr with as little as possible, for where the usual way failed."""
+    with suppress(OSError, MemoryError):
+        os.write(2, _PLAIN_LINE if error is None else f"error: {error}\n".encode("ascii", "replace"))
+
+
+def wants_traceback() -> bool:
+    """Returns whether the user asked for tracebacks."""
+    return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+def _keep(error: BaseException, arguments: Sequence[str]) -> str:
+    """Writes the details of an exception to a file that only the user can read; returns where they are."""
+    try:
+        import tempfile
+
+        text = _details(error, arguments)
+        handle, path = tempfile.mkstemp(prefix="foretrace-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except Exception as failure:
+        return f"the details could not be written ({type(failure).__name__}); {VARIABLE}=1 prints them"
+    return f"details in {path}"
+
+
+def _details(error: BaseException, arguments: Sequence[str]) -> str:
+    import traceback
+
+    versions = {name: getattr(sys.modules.get(name), "__version__", "unknown") for name in ("foretrace", "numpy")}
+    facts = (
+        f"foretrace {versions['foretrace']}, Python {sys.version}, numpy {versions['numpy']}",
+        f"command line: {list(arguments)!r}"[: _MAX_DETAILS // 2],
+        "",
+        "".join(traceback.format_exception(error, limit=-_MAX_FRAMES)),
+    )
+    return "\n".join(facts)[:_MAX_DETAILS]
