@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import ForetraceError
 from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, parse_tables
+from foretrace.inputs.profiler_table.format.read import SELF
 from write_table import write_table
 
 times = st.integers(0, 10**12).map(lambda ns: ns / 1e9) | st.sampled_from([0.0, 1e-3, 1.0])
@@ -82,9 +83,9 @@ def rows_with(draw: st.DrawFn, chosen: list[Field]) -> TableRow:
     values["cpu_total_s"] = draw(times)
     for field in chosen:
         if field in TIMES:
-            values[field] = draw(times | negative)
+            values[field] = draw(times | negative if field in SELF else times)
         elif field in (Field.SELF_CPU_SHARE, Field.SELF_DEVICE_SHARE, Field.DEVICE_TOTAL_SHARE, Field.CPU_TOTAL_SHARE):
-            values[field] = draw(shares)
+            values[field] = draw(shares if field in SELF else shares.filter(lambda share: share is None or share >= 0))
         elif field in MEMORY:
             values[field] = draw(sizes)
         elif field is Field.FLOPS:

@@ -145,6 +145,17 @@ def printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else "".join(_shown(character) for character in text)
 
 
+def shown(text: str | bytes) -> str:
+    """Returns a word of a file as an error shows it: printable, in one line, and only the beginning of a long one."""
+    word = text[: 4 * MAX_SHOWN].decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return printable(shortened(word)).replace("\n", "\N{REPLACEMENT CHARACTER}")
+
+
+def quoted(text: str | bytes) -> str:
+    """Returns a word of a file in quotes, as `shown` shows it."""
+    return f'"{shown(text)}"'
+
+
 def _shown(character: str) -> str:
     import unicodedata  # only such texts need it
 

@@ -57,6 +57,20 @@ def check_limit(amount: int, most: int, what: str, where: str | None) -> None:
         raise too_large(f"there are more than {limited(most):,} {what}", where)
 
 
+def check_lines(data: bytes, max_lines: int, max_bytes: int, where: str) -> None:
+    """Raises an error where a text has more than `max_lines`, or a line of more than `max_bytes`."""
+    most, longest = limited(max_lines), limited(max_bytes)
+    if max(data.count(b"\n"), data.count(b"\r")) > most:
+        raise too_large(f"the file has more than {most:,} lines", where)
+    begin = 0
+    while begin + longest < len(data):
+        end = max(data.rfind(mark, begin, begin + longest + 1) for mark in (b"\n", b"\r"))
+        if end < 0:
+            line = data.count(b"\n", 0, begin) + 1
+            raise too_large(f"the line has more than {longest:,} bytes", f"{where}:{line}")
+        begin = end + 1
+
+
 @dataclass(slots=True)
 class Deadline:
     """The time that a piece of work may take; whoever does the work calls `check` now and then."""

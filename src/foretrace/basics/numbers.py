@@ -11,7 +11,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, quoted, shown
 
 MAX_WHOLE: Final = 2**63 - 1
 """The largest whole number: 292 years in nanoseconds, 8 EiB in bytes."""
@@ -23,6 +23,7 @@ _MAX_CHARACTERS: Final = 400
 _NUMBER: Final = re.compile(
     r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 )
+_PLAIN: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf)", re.IGNORECASE)
 
 
@@ -47,17 +48,31 @@ def whole_number(value: object, *, least: int = 0, most: int = MAX_WHOLE) -> int
         NumberError: The value is not a whole number, or outside the range.
     """
     if isinstance(value, str | bytes) and value.isdigit() and value.isascii() and len(value) < 19:
-        number: int | float = int(value)  # nearly every number of a file
-    elif isinstance(value, int) and not isinstance(value, bool):
-        number = value
-    else:
-        number = _number(value)
-        if isinstance(number, float):
-            if not number.is_integer():
-                raise NumberError("bad-value", "is not a whole number")
-            number = int(number)
+        whole = int(value)  # nearly every number of a file
+        if least <= whole <= most:
+            return whole
+    number = any_number(value, least=least, most=most)
+    if isinstance(number, float):
+        raise NumberError("bad-value", "is not a whole number")
+    return number
+
+
+def any_number(value: object, *, least: float = 0, most: float = MAX_WHOLE) -> int | float:
+    """Returns a finite number from its text or from a JSON value, as an `int` where it is whole ("8192", "1e6", "2.0").
+
+    Args:
+        value: Text, bytes, or a value that JSON can hold.
+        least: The smallest number that is accepted.
+        most: The largest number that is accepted.
+
+    Raises:
+        NumberError: The value is not a finite number, or outside the range.
+    """
+    number = _number(value)
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
     _check_range(number, least, most)
-    return int(number)
+    return number
 
 
 def real_number(value: object, *, least: float = 0.0, most: float = MAX_REAL) -> float:
@@ -71,6 +86,10 @@ def real_number(value: object, *, least: float = 0.0, most: float = MAX_REAL) ->
     Raises:
         NumberError: The value is not a finite number, or outside the range.
     """
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        number: int | float = float(value)  # nearly every time of a file
+        if least <= number <= most:
+            return number
     number = _number(value)
     _check_range(number, least, most)
     return float(number)
@@ -80,10 +99,11 @@ def number_error(
     error: NumberError, name: str, value: object, where: str | None, hint: str | None = None
 ) -> InputError:
     """Returns the error that a user sees for the value of a field called `name`."""
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    shown = f'"{text}"' if isinstance(text, str) else type(text).__name__ if _is_long(text) else repr(text)
-    problem = f"{printable(name)} {printable(shortened(shown))} {error.problem}".replace("\n", " ")
-    return InputError(error.code, problem, where=where, hint=hint)
+    if isinstance(value, str | bytes):
+        text = quoted(value)
+    else:
+        text = type(value).__name__ if _is_long(value) else shown(repr(value))
+    return InputError(error.code, f"{shown(name)} {text} {error.problem}", where=where, hint=hint)
 
 
 def _is_long(value: object) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from foretrace.basics.errors import UsageError
+from foretrace.basics.errors import UsageError, shown
 from foretrace.basics.files import GivenPath
+from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.inputs.aicb.format import Workload, read_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
@@ -90,7 +91,8 @@ def _vpp(text: str) -> int | Literal["auto", "layers", "chunks"]:
     match text:
         case "auto" | "layers" | "chunks":
             return text
-    if not text.isdecimal() or len(text) > 4 or int(text) < 1:
-        problem = f'--vpp {text}: expected "layers", "chunks" or a number of chunks'
-        raise UsageError("bad-value", problem, hint="example: --vpp 2")
-    return int(text)
+    try:
+        return whole_number(text, least=1, most=9999)
+    except NumberError as error:
+        problem = f'--vpp {shown(text)} {error}: expected "layers", "chunks" or a number of chunks'
+        raise UsageError("bad-value", problem, hint="example: --vpp 2") from None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, prod
+from math import prod
 
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.numbers import NumberError, real_number
 from foretrace.inputs.megatron_trace.calls import (
     COLLECTIVES,
     GRADIENT_OPS,
@@ -22,6 +23,7 @@ from foretrace.inputs.megatron_trace.calls import (
     tensor_bytes,
 )
 from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, TraceOp, known_comm
+from foretrace.inputs.megatron_trace.format.values import MAX_MS
 from foretrace.inputs.megatron_trace.layout import TraceJob, last_iteration
 from foretrace.program.columns import Phase
 from foretrace.step.spec import Call
@@ -79,10 +81,10 @@ def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, durat
         raise InputError("unknown-collective", f'comm_func "{op.text["comm_func"]}" is not known', where=where)
     size = tensor_bytes(op.shape, op.dtype, where) if job.alone or group_size(job.mesh, axis) > 1 else 0
     try:
-        launched = float(op.text["launch_timestamp_ms"])
-    except (KeyError, ValueError):
+        launched = real_number(op.text.get("launch_timestamp_ms"), most=MAX_MS)
+    except NumberError:  # the tracer did not see the launch
         launched = start_ms + duration_ms
-    share = (launched - start_ms) / duration_ms if isfinite(launched) else 1.0
+    share = (launched - start_ms) / duration_ms
     name = f"bucket {op.text.get('bucket_id', '')}".strip()
     return TracedBucket(min(max(share, 0.0), 1.0), Call(name, Phase.NONE, COLLECTIVES[comm], axis, size))
 

@@ -19,7 +19,7 @@ START_UP_SHARE: Final = 0.3
 SLOW_LAUNCH_S: Final = 2e-4
 """A launch takes the host 3 to 12 µs; averages of so much more are modules being loaded, or a full queue."""
 
-_LAUNCH: Final = re.compile(r"(cuda|hip|cu|ze)\w*Launch\w*")
+_CALL: Final = re.compile(r"(cuda|hip|cu|ze)\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def host_time(rows: ClassifiedRows, labels: Sequence[Label]) -> HostTime:
     start_up, shown_by = _start_up(rows, wall)
     runtime = rows.of(RowKind.RUNTIME)
     waits = sum(_self(row) for row in runtime if row.name.endswith(("StreamSynchronize", "EventSynchronize")))
-    launches = [row for row in runtime if _LAUNCH.fullmatch(row.name)]
+    launches = [row for row in runtime if _is_launch(row)]
     return HostTime(
         steps=steps,
         steps_from=steps_from,
@@ -107,9 +107,13 @@ def _start_up(rows: ClassifiedRows, wall_s: float) -> tuple[float, str]:
     if calls:
         longest = max(calls, key=host_s)
         return min(host_s(longest), wall_s), longest.name
-    launches = [row for row in rows.of(RowKind.RUNTIME) if _LAUNCH.fullmatch(row.name)]
+    launches = [row for row in rows.of(RowKind.RUNTIME) if _is_launch(row)]
     slow = [row for row in launches if (row.cpu_average_s or 0.0) >= SLOW_LAUNCH_S and _self(row) >= 0.5 * wall_s]
     return (min(_self(slow[0]), wall_s), slow[0].name) if slow else (0.0, "")
+
+
+def _is_launch(row: TableRow) -> bool:
+    return "Launch" in row.name and _CALL.fullmatch(row.name) is not None
 
 
 def _self(row: TableRow) -> float:

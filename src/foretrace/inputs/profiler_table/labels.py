@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
+from foretrace.basics.limits import check_limit
 from foretrace.inputs.profiler_table.format import TableRow
 from foretrace.inputs.profiler_table.rows import ClassifiedRows, RowKind, device_s, host_s
 from foretrace.inputs.torch_ops.ranges import whole_phase
@@ -22,8 +23,10 @@ FILLED: Final = 0.97
 ROUNDING_S: Final = 1e-6
 """How far one printed total may be off: three digits of a millisecond."""
 
-_NUMBERED: Final = re.compile(r"(.*?)([-_# ]?)([0-9]+)")
-_STEP: Final = re.compile(r"profilerstep.*|(train(ing)?)?[-_ ]?step.*|iteration.*|iter[-_ ]?\d*.*", re.IGNORECASE)
+MAX_LABELS: Final = 1000
+"""Labels that differ in more than a number; how they nest takes time in proportion to the square of their count."""
+
+_STEP: Final = re.compile(r"profilerstep|(train(ing)?)?[-_ ]?step|iter", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class Label:
 def label_tree(rows: ClassifiedRows) -> tuple[Label, ...]:
     """The labels of a table as a forest: steps, in them the phases of training, in these everything else."""
     families = _families(rows.of(RowKind.LABEL))
-    steps = [family for family in families if _STEP.fullmatch(family.name)]
+    check_limit(len(families), MAX_LABELS, "different labels in the table", rows.table.at(rows.table.line))
+    steps = [family for family in families if _STEP.match(family.name)]
     step = max(steps, key=lambda step: step.host_s, default=None)
     inside = [family for family in families if family is not step]
     if in_order(rows):
@@ -107,8 +111,10 @@ def _families(labels: Sequence[TableRow]) -> list[Label]:
     """Labels, those that differ in their number only as one, at the place of the first."""
     by_stem: dict[tuple[str, str], list[TableRow]] = {}
     for row in labels:
-        match = _NUMBERED.fullmatch(row.name)
-        by_stem.setdefault((match[1], match[2]) if match and match[1] else (row.name, "\0"), []).append(row)
+        stem = row.name.rstrip("0123456789")
+        mark = stem[-1:] if stem[-1:] in ("-", "_", "#", " ") else ""
+        numbered = len(stem) < len(row.name) and len(stem) > len(mark)
+        by_stem.setdefault((stem.removesuffix(mark), mark) if numbered else (row.name, "\0"), []).append(row)
     families = []
     for (stem, mark), members in by_stem.items():
         if mark == "\0" or len(members) > 1:

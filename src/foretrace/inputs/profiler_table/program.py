@@ -73,7 +73,7 @@ def _parsed(text: str) -> Mesh:
     try:
         return Mesh.parse(text, where="--mesh")
     except InputError as error:
-        experts = re.fullmatch(r"ep=(\d+)", text.strip())
+        experts = re.fullmatch(r"ep=([0-9]{1,7})", text.strip())
         if experts is None:
             raise
         hint = f"experts are divided among the replicas of dp: --mesh dp={experts[1]},ep={experts[1]}"

@@ -52,8 +52,10 @@ _RUNTIME: Final = re.compile(r"(cuda|hip|cu|ze|ur|sycl|aclrt|syn|tops|musa|mu)[A
 _COLLECTIVE: Final = re.compile(
     r"(nccl|gloo|rccl|hccl|ccl|xccl|mpi|ucc):.*|c10d::.*|_c10d_functional::.*|record_param_comms"
 )
-_NODE: Final = re.compile(r".*Backward(s|es)?\d*(_\w+)?|torch::autograd::.*")
-_PYTHON: Final = re.compile(r".*\(\d+\): .*|<built-in .*|nn\.Module: .*")
+_LAST_WORD: Final = re.compile(r"\w*")
+"""The last word of a name that is read backwards."""
+_NODE: Final = re.compile(r"Backward(s|es)?\d*(_\w|$)")
+_PYTHON: Final = re.compile(r"\(\d+\): ")
 _OP: Final = re.compile(r"[a-z_]\w*(::\w+)+(\.\w+)?|detach_?")
 _OLD_OP: Final = re.compile(r"_?[a-z][a-z0-9_]*")
 _LABEL_WORDS: Final = re.compile(
@@ -102,7 +104,7 @@ def _kind(row: TableRow, on_host: set[str], old: bool) -> RowKind:
         return RowKind.ARTEFACT
     if _on_device(row):
         return RowKind.DEVICE_LABEL if name in on_host or name.startswith(_LIBRARY_LABELS) else RowKind.KERNEL
-    if _PYTHON.fullmatch(name):
+    if _PYTHON.search(name) or name.startswith(("<built-in ", "nn.Module: ")):
         return RowKind.PYTHON
     if name.startswith(ENGINE):
         return RowKind.ENGINE
@@ -110,11 +112,19 @@ def _kind(row: TableRow, on_host: set[str], old: bool) -> RowKind:
         return RowKind.COLLECTIVE
     if _RUNTIME.fullmatch(name):
         return RowKind.RUNTIME
-    if _NODE.fullmatch(name):
+    if _is_node(name):
         return RowKind.NODE
     if _OP.fullmatch(name) or (old and _OLD_OP.fullmatch(name) and not _LABEL_WORDS.fullmatch(name)):
         return RowKind.OP
     return RowKind.LABEL
+
+
+def _is_node(name: str) -> bool:
+    """Returns whether a name is one of autograd's: it ends in a word such as AddmmBackward0."""
+    if "Backward" not in name:
+        return name.startswith("torch::autograd::")
+    word = _LAST_WORD.match(name[::-1])
+    return name.startswith("torch::autograd::") or bool(word and _NODE.search(name[len(name) - word.end() :]))
 
 
 def device_s(row: TableRow) -> float:

@@ -1,7 +1,7 @@
 """The text of SimAI/AICB workload files: a header, a row count, and one row per layer with its three passes.
 
-Read `records.py` first: a file as it is written. `read.py` reads every version with `header.py`, `rows.py` and
-`fields.py`, `notes.py` reports what is odd, and `write.py` writes files as AICB does.
+Read `records.py` first: a file as it is written. `read.py` reads every version with `header.py` and `rows.py`,
+`notes.py` reports what is odd, and `write.py` writes files as AICB does.
 """
 
 from foretrace.inputs.aicb.format.read import parse_workload, read_workload

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
-from foretrace.inputs.aicb.format.fields import number, quoted, whole
+from foretrace.basics.errors import Diagnostic, InputError, did_you_mean, quoted
+from foretrace.basics.numbers import NumberError, any_number, whole_number
 from foretrace.inputs.aicb.format.records import POLICIES, Header
 
 KEYS: Final = {
@@ -112,9 +112,9 @@ class _Reading:
         word = self.words[self.at]
         self.at += 1
         try:
-            return number(word.encode()) if fraction else whole(word.encode())
-        except ValueError as error:
-            self.fail("bad-value", f"{key}: {quoted(word)} {error}", f"expected {expected}")
+            return any_number(word) if fraction else whole_number(word)
+        except NumberError as error:
+            self.fail(error.code, f"{key}: {quoted(word)} {error}", f"expected {expected}")
 
     def rest_of_value(self) -> str:
         """The words up to the next key."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from foretrace.basics.errors import Diagnostic, did_you_mean
-from foretrace.inputs.aicb.format.fields import quoted, shown
+from foretrace.basics.errors import Diagnostic, did_you_mean, quoted, shown
 from foretrace.inputs.aicb.format.header import KEYS, LISTS
 from foretrace.inputs.aicb.format.records import POLICIES, Header, WorkloadRow
 from foretrace.inputs.aicb.format.rows import COMBINED, KNOWN, Oddity, Sighting

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, quoted
 from foretrace.basics.files import AnyFile, read_whole
-from foretrace.inputs.aicb.format.fields import quoted, whole
+from foretrace.basics.limits import check_lines
+from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.inputs.aicb.format.header import EXAMPLE, parse_header
 from foretrace.inputs.aicb.format.notes import count_notes, header_notes, row_notes, text_notes
 from foretrace.inputs.aicb.format.records import FileLayout, Workload
 from foretrace.inputs.aicb.format.rows import RowReader
+
+MAX_BYTES: Final = 64 << 20
+MAX_LINES: Final = 1_000_000
+MAX_LINE_BYTES: Final = 1 << 20
+"""AICB unrolls microbatches: 40 layers of 3 rows of 90 bytes are 114 kB for 8 microbatches, so that 126 layers for
+1,024 of them are 45 MB. The longest line is a header that lists the numbers of all rows."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FOREIGN: Final = (
@@ -31,7 +38,7 @@ _FOREIGN: Final = (
 
 def read_workload(path: AnyFile) -> Workload:
     """Reads the workload in a file; diagnostics say what is odd about it."""
-    return parse_workload(read_whole(path, "workload file", EXAMPLE), str(path))
+    return parse_workload(read_whole(path, "workload file", EXAMPLE, MAX_BYTES), str(path))
 
 
 def parse_workload(data: bytes, name: str = "workload") -> Workload:
@@ -80,6 +87,7 @@ def _lines(data: bytes, name: str) -> list[bytes]:
         raise InputError("empty-file", message, where=f"{name}:1", hint=EXAMPLE)
     if b"\0" in text or not _is_text(text):
         _refuse_binary(text, name)
+    check_lines(data, MAX_LINES, MAX_LINE_BYTES, name)
     lines = text.split(line_end(data))
     while not lines[-1] or lines[-1].isspace():
         lines.pop()
@@ -123,7 +131,7 @@ def _row_count(line: bytes, where: str) -> int:
             "missing-field", message, where=where, hint="expected one whole number between the header and the rows"
         )
     try:
-        return whole(words[0])
-    except ValueError as error:
+        return whole_number(words[0])
+    except NumberError as error:
         message = f"the number of rows, {quoted(words[0])}, {error}"
-        raise InputError("bad-value", message, where=where, hint="expected one whole number, 1 or more") from None
+        raise InputError(error.code, message, where=where, hint="expected one whole number, 1 or more") from None

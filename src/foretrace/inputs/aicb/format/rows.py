@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from foretrace.basics.errors import InputError
-from foretrace.inputs.aicb.format.fields import number, quoted, whole
+from foretrace.basics.errors import InputError, quoted
+from foretrace.basics.numbers import MAX_WHOLE, NumberError, any_number, whole_number
 from foretrace.inputs.aicb.format.records import (
     COLLECTIVES,
     CUSTOMIZED,
@@ -176,22 +176,22 @@ class RowReader:
         if word.isdigit() and len(word) < 19:
             return int(word)
         try:
-            return number(word)
-        except ValueError as error:
+            return any_number(word)
+        except NumberError as error:
             self._wrong_field(words, column, line, error)
 
     def _dependency(self, words: list[bytes], line: int) -> int:
         try:
-            return whole(words[1], negative=True)
-        except ValueError as error:
+            return whole_number(words[1], least=-MAX_WHOLE)
+        except NumberError as error:
             self._wrong_field(words, 1, line, error)
 
-    def _wrong_field(self, words: list[bytes], column: int, line: int, error: ValueError) -> NoReturn:
+    def _wrong_field(self, words: list[bytes], column: int, line: int, error: NumberError) -> NoReturn:
         what = COLUMNS[column]
         unit = "a number of bytes" if what.endswith("size") else "a number of nanoseconds"
         expected = "-1, as in every file AICB writes" if column == 1 else f"{unit}, 0 or more"
         raise InputError(
-            "bad-value",
+            error.code,
             f"column {column + 1}, {what}: {quoted(words[column])} {error}",
             where=f"{self.path}:{line}",
             hint=f"expected {expected}",

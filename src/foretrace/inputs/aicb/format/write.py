@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, quoted, shown
 from foretrace.basics.outputs import write_whole
-from foretrace.inputs.aicb.format.fields import quoted, shown
 from foretrace.inputs.aicb.format.header import KEYS, LISTS, parse_header
 from foretrace.inputs.aicb.format.read import line_end
 from foretrace.inputs.aicb.format.records import CUSTOMIZED, FileLayout, Header, Pass, Workload, WorkloadRow

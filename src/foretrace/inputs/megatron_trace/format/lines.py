@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NoReturn, TypeVar
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, quoted
+from foretrace.basics.numbers import NumberError
 from foretrace.inputs.megatron_trace.format import values
 from foretrace.inputs.megatron_trace.format.fields import join_fields, split_fields, split_strings
 from foretrace.inputs.megatron_trace.format.records import SubOp, TraceOp
 from foretrace.inputs.megatron_trace.format.sniff import begins_like_trace
-from foretrace.inputs.megatron_trace.format.values import quoted
 
 SUBS: Final = "sub_operations"
 
@@ -109,8 +109,8 @@ def parse_line(text: str, where: str = "trace", line: int = 0) -> TraceOp:
     rank, op, body = match.groups()
     try:
         number = values.whole(rank)
-    except ValueError as error:
-        raise InputError("bad-value", f"rank {quoted(rank)} {error}", where=where, hint=EXAMPLE) from None
+    except NumberError as error:
+        raise InputError(error.code, f"rank {quoted(rank)} {error}", where=where, hint=EXAMPLE) from None
     try:
         fields, strings, subs_at = _parts(body)
     except ValueError as error:
@@ -218,7 +218,8 @@ class _Reader:
         try:
             return read(word)
         except ValueError as error:
-            self.fail("bad-value", f"{key} {quoted(word)} {error}")
+            code = error.code if isinstance(error, NumberError) else "bad-value"
+            self.fail(code, f"{key} {quoted(word)} {error}")
 
     def fail(self, code: str, message: str) -> NoReturn:
         raise InputError(code, f"{self.of}: {message}", where=self.where, hint=EXAMPLE) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.inputs.megatron_trace.format.records import Facts
 
 FOLDERS_UP: Final = 3
@@ -38,7 +39,6 @@ _FOLDER_WORDS: Final = {
     "sl": "sequence",
     "bs": "micro_batch",
 }
-_MAX_NUMBER = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,10 @@ def trace_name(facts: Facts, rank: int, stamp: str) -> str:
 
 
 def _number(word: str | None) -> int | None:
-    return int(word) if word and word != "None" and len(word) <= _MAX_NUMBER else None
+    try:
+        return whole_number(word) if word and word != "None" else None
+    except NumberError:  # no name of a tracer
+        return None
 
 
 def _joined(own: Facts, above: Facts, path: Path, folder: Path) -> Facts:

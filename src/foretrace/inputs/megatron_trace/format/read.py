@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile, read_whole
+from foretrace.basics.limits import check_lines
 from foretrace.inputs.megatron_trace.format.lines import EXAMPLE, KEYS, SUB_KEYS, parse_line
 from foretrace.inputs.megatron_trace.format.records import RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.sniff import BYTE_ORDER_MARK, begins_like_trace
+
+MAX_BYTES: Final = 64 << 20
+MAX_LINES: Final = 500_000
+MAX_LINE_BYTES: Final = 4 << 20
+"""A rank of 2 layers writes 50 kB for 8 microbatches: 20 layers for 256 microbatches are 16 MB an iteration. The
+longest line is a backward with all communication of its layers, 230 bytes each."""
 
 _BLANKS = " \t\r"
 
 
 def read_trace(path: AnyFile) -> RankTrace:
     """The trace in a file; diagnostics say what is odd about it."""
-    return parse_trace(read_whole(path, "rank trace", EXAMPLE), str(path))
+    return parse_trace(read_whole(path, "rank trace", EXAMPLE, MAX_BYTES), str(path))
 
 
 def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
@@ -43,6 +51,7 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
 
 def _text_lines(data: bytes, name: str) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers; at least one."""
+    check_lines(data, MAX_LINES, MAX_LINE_BYTES, name)
     try:
         text = data.removeprefix(BYTE_ORDER_MARK).decode()
         at, what = text.find("\0"), "is zero"

@@ -7,12 +7,10 @@ import re
 from typing import Final
 
 from foretrace.basics.errors import did_you_mean
+from foretrace.basics.numbers import MAX_WHOLE, NumberError, real_number, whole_number
 
-LARGEST: Final = 2**63 - 1
-"""What a whole number, and the number of elements of a tensor, may be at most."""
-
-LARGEST_MS: Final = 1e15
-"""What a time may be at most: 31,000 years in milliseconds."""
+MAX_MS: Final = 1e15
+"""The largest time: 31,000 years in milliseconds."""
 
 DTYPE_BYTES: Final = {
     "bool": 1,
@@ -56,43 +54,30 @@ COMMS: Final = {
 }
 """The collectives by the spellings that tracers use."""
 
-_MAX_NUMBER = 40
 _MAX_DIMENSIONS = 64
-_SHOWN = 60
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_SHAPE = re.compile(r"(?:torch\.Size\()?\[((?:[0-9]+(?:, ?[0-9]+)*,?)?)\]\)?")
+_MAX_SHAPE = 2000
+_SHAPE = re.compile(r"(?:torch\.Size\()?\[((?:(?:0|[1-9][0-9]*)(?:, ?(?:0|[1-9][0-9]*))*,?)?)\]\)?")
+"""A size has no leading 0: `[1,048,576]` is a number with separators, not three sizes."""
 
 
 def milliseconds(word: str) -> float:
-    """A duration or a time."""
-    if len(word) > _MAX_NUMBER or not _NUMBER.fullmatch(word):
-        raise ValueError(_not_a_number(word))
-    value = float(word)
-    if value < 0:
-        raise ValueError("is negative")
-    if value > LARGEST_MS:
-        raise ValueError("is too large: no time has more than 10^15 ms")
-    return value
+    """Returns a duration or a time."""
+    return real_number(word, most=MAX_MS)
 
 
 def whole(word: str) -> int:
-    """A whole number, 0 or more."""
-    if word.isascii() and word.isdigit() and len(word) < 19:
-        return int(word)
-    if len(word) > _MAX_NUMBER or not _NUMBER.fullmatch(word):
-        raise ValueError(_not_a_number(word))
-    raise ValueError("is negative" if word.startswith("-") else "is not a whole number below 10^18")
+    """Returns a whole number, 0 or more."""
+    return whole_number(word)
 
 
 def shape(word: str) -> tuple[int, ...]:
-    """The sizes of a tensor: `[4096, 1, 5120]`."""
-    match = _SHAPE.fullmatch(word)
+    """Returns the sizes of a tensor: `[4096, 1, 5120]`."""
+    match = _SHAPE.fullmatch(word) if len(word) <= _MAX_SHAPE else None
     if match is None or word.startswith("t") != word.endswith(")"):
-        raise ValueError("is no shape such as [4096, 1, 5120]")
+        raise ValueError("is not a shape such as [4096, 1, 5120]")
     sizes = tuple(whole(size.strip()) for size in match[1].split(",") if size)
-    if len(sizes) > _MAX_DIMENSIONS or math.prod(sizes) > LARGEST:
-        raise ValueError("is too large: no tensor has 2^63 elements")
+    if len(sizes) > _MAX_DIMENSIONS or math.prod(sizes) > MAX_WHOLE:
+        raise NumberError("out-of-range", "is too large: no tensor has 2^63 elements")
     return sizes
 
 
@@ -120,15 +105,3 @@ def comm(word: str) -> str:
 def known_comm(word: str) -> str | None:
     """A collective in the one spelling that records use; None where it is not known."""
     return COMMS.get(word) or COMMS.get(word.lower())
-
-
-def quoted(word: str) -> str:
-    """A word in quotes as messages show it: printable and of bearable length."""
-    part = word if len(word) <= _SHOWN else f"{word[: _SHOWN - 1]}…"
-    return '"' + "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in part) + '"'
-
-
-def _not_a_number(word: str) -> str:
-    if len(word) > _MAX_NUMBER:
-        return f"is too long for a number: {len(word):,} characters"
-    return "is not a finite number" if _NOT_FINITE.fullmatch(word) else "is not a number"

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
-from foretrace.basics.errors import Diagnostic, InputError, UsageError
+from foretrace.basics.errors import Diagnostic, InputError, UsageError, quoted
 from foretrace.basics.file_registry import active_registry
 from foretrace.basics.outputs import claim_output, make_folder, write_whole
 from foretrace.inputs.megatron_trace.format.lines import V1_KEYS, line_text, op_of, parse_line, sub_of
 from foretrace.inputs.megatron_trace.format.names import trace_name
 from foretrace.inputs.megatron_trace.format.records import Facts, RankTrace, SubOp, TraceOp
 from foretrace.inputs.megatron_trace.format.sniff import looks_like_trace
-from foretrace.inputs.megatron_trace.format.values import quoted
 
 STAMP: Final = "20000101000000"
 """The time in names of files that were not recorded at any: the same traces give the same files."""

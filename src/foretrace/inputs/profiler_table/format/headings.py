@@ -9,6 +9,9 @@ from typing import Final
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.inputs.profiler_table.format.records import Column, Field
 
+MAX_COLUMNS: Final = 100
+"""Columns of a table; PyTorch writes up to 24."""
+
 _PLAIN: Final = {
     "Name": Field.NAME,
     "Overload Name": Field.OVERLOAD,
@@ -51,7 +54,11 @@ def split_headings(line: str) -> list[str]:
 
 def looks_like_headings(line: str) -> bool:
     """Whether a line is that of a table's headings."""
+    if not any(word in line for word in ("CPU", "Name", "Calls")):
+        return False
     headings = split_headings(line)
+    if len(headings) > MAX_COLUMNS:
+        return False
     known = sum(
         heading in _PLAIN or any(pattern.fullmatch(heading) for pattern, _ in _PATTERNS) for heading in headings
     )

@@ -10,7 +10,7 @@ from typing import Final
 from foretrace.inputs.profiler_table.format.headings import looks_like_headings
 
 _WORD: Final = re.compile(r"\w")
-_DASHES: Final = re.compile(r"(?P<before>.*?)(?P<dashes>-+(?: {2}-+){2,}) *")
+_MIN_COLUMNS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,19 @@ def _shape(prefix: str) -> str:
 
 def read_dashes(line: str) -> Spans | None:
     """Returns the columns that a line of dashes draws; None where it is not such a line."""
-    match = _DASHES.fullmatch(line)
-    if match is None:
+    text = line.rstrip(" ")
+    if not text.endswith("-"):
         return None
-    return Spans(match["before"], tuple(len(dashes) for dashes in match["dashes"].split("  ")))
+    # From the right, as a pattern that began at every character would take quadratic time.
+    widths: list[int] = []
+    for part in reversed(text.split("  ")):
+        rest = part.rstrip("-")
+        if len(rest) < len(part):
+            widths.append(len(part) - len(rest))
+        if rest or not part:
+            break
+    end = sum(widths) + 2 * (len(widths) - 1)
+    return Spans(text[: len(text) - end], tuple(reversed(widths))) if len(widths) >= _MIN_COLUMNS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,29 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foretrace.basics.errors import Diagnostic, InputError, shortened
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile, head_bytes, read_whole
+from foretrace.basics.limits import check_limit, check_lines
+from foretrace.basics.numbers import NumberError, number_error
 from foretrace.inputs.profiler_table.format.headings import looks_like_headings, read_headings, split_headings
 from foretrace.inputs.profiler_table.format.layout import TableLines, find_tables, read_dashes
 from foretrace.inputs.profiler_table.format.records import Column, Field, ProfilerTable, TableRow
 from foretrace.inputs.profiler_table.format.values import (
     MISSING,
-    NoNumberError,
     read_count,
     read_flops,
     read_memory,
     read_share,
     read_time,
 )
+
+MAX_BYTES: Final = 64 << 20
+MAX_LINES: Final = 1_000_000
+MAX_LINE_BYTES: Final = 1 << 16
+"""A table of 200 rows has 40 kB; with input shapes and stacks it has thousands of rows of 1 kB. Logs around it are of
+any length, and names of kernels of up to 10 kB."""
+MAX_ROWS: Final = 50_000
+MAX_TABLES: Final = 1000
 
 _HINT: Final = "write one with print(prof.key_averages().table(row_limit=-1))"
 _TOP_LEVEL: Final = "This report only display top-level ops statistics"
@@ -30,13 +39,15 @@ _MAX_TITLE: Final = 30
 """Lines above a table among which its title is looked for."""
 
 _SHARES: Final = (Field.SELF_CPU_SHARE, Field.CPU_TOTAL_SHARE, Field.SELF_DEVICE_SHARE, Field.DEVICE_TOTAL_SHARE)
+SELF: Final = (Field.SELF_CPU, Field.SELF_CPU_SHARE, Field.SELF_DEVICE, Field.SELF_DEVICE_SHARE)
 _MEMORY: Final = (Field.CPU_MEMORY, Field.SELF_CPU_MEMORY, Field.DEVICE_MEMORY, Field.SELF_DEVICE_MEMORY)
 _TEXTS: Final = (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.STACK)
 
 
 def read_tables(path: AnyFile) -> tuple[ProfilerTable, ...]:
     """Every table of a file, in order; at least one."""
-    data = read_whole(path, "profiler table", _HINT)
+    data = read_whole(path, "profiler table", _HINT, MAX_BYTES)
+    check_lines(data, MAX_LINES, MAX_LINE_BYTES, str(path))
     return parse_tables(_decode(data, str(path)), str(path))
 
 
@@ -49,6 +60,8 @@ def parse_tables(text: str, path: str) -> tuple[ProfilerTable, ...]:
     places = find_tables(lines)
     if not places:
         raise _no_table(lines, path)
+    check_limit(len(places), MAX_TABLES, "tables", path)
+    check_limit(sum(place.end - place.first for place in places), MAX_ROWS, "lines of tables", path)
     notes = (Diagnostic("note", "odd-layout", "codes of a terminal's colours are left out", path),) if colours else ()
     tables = tuple(_read(lines, place, path, notes) for place in places)
     if not any(table.rows for table in tables):
@@ -127,7 +140,7 @@ def _read(lines: Sequence[str], place: TableLines, path: str, before: Sequence[D
                 f"{path}:{place.end}",
             )
         )
-    totals = _totals(lines, place)
+    totals = _totals(lines, place, path)
     title, top_level = _title(lines, place)
     return ProfilerTable(
         path=path,
@@ -201,8 +214,8 @@ class _RowReader:
                 continue
             try:
                 values[column.field] = self._value(column, cell, line, values, bare)
-            except NoNumberError as error:
-                raise self._not_read(column, cell, cells, line, str(error)) from None
+            except NumberError as error:
+                raise self._not_read(column, cell, cells, line, error) from None
         name = values["name"]
         source = values.pop("stack", "")
         stack = (*((source,) if source else ()), *more)
@@ -213,22 +226,22 @@ class _RowReader:
         if field in _TEXTS:
             return cell
         if field in _SHARES:
-            share, is_bare = read_share(cell)
+            share, is_bare = read_share(cell, signed=field in SELF)
             if field is Field.CPU_TOTAL_SHARE:
                 values["asynchronous"] = is_bare
             return share
         if field in _MEMORY:
             return read_memory(cell)
         if field in (Field.CALLS, Field.NODE):
-            return read_count(cell)
+            return read_count(cell, least=-1 if field is Field.NODE else 0)
         if field in (Field.FLOPS, Field.FLOPS_RATE):
             return read_flops(cell, column.scale)
-        seconds, with_unit = read_time(cell)
+        seconds, with_unit = read_time(cell, signed=field in SELF)
         if not with_unit:
             bare.append(line)
         return seconds
 
-    def _not_read(self, column: Column, cell: str, cells: list[str], line: int, expected: str) -> InputError:
+    def _not_read(self, column: Column, cell: str, cells: list[str], line: int, error: NumberError) -> InputError:
         """Returns what is wrong with a cell: it is not a number, or the line ends before it."""
         where = f"{self.path}:{line}"
         number = self._at[column.field]
@@ -239,7 +252,7 @@ class _RowReader:
                 where=where,
                 hint="get the whole table",
             )
-        return InputError("bad-value", f'column "{column.heading}" has "{shortened(cell)}"', where=where, hint=expected)
+        return number_error(error, f'column "{column.heading}":', cell, where, hint=_HINT)
 
 
 def _is_flops(cell: str) -> bool:
@@ -247,22 +260,23 @@ def _is_flops(cell: str) -> bool:
         return True
     try:
         read_flops(cell, 1.0)
-    except NoNumberError:
+    except NumberError:
         return False
     return True
 
 
-def _totals(lines: Sequence[str], place: TableLines) -> dict[str, float | None]:
+def _totals(lines: Sequence[str], place: TableLines, path: str) -> dict[str, float | None]:
     """Returns the sums below a table, of Self CPU and of Self CUDA, XPU and so on, in seconds."""
     totals: dict[str, float | None] = {}
-    for line in lines[place.end + 1 : place.end + 4]:
+    for number, line in enumerate(lines[place.end + 1 : place.end + 4], place.end + 2):
         match = _TOTAL.match(line[place.spans.offset :].strip())
         if match is None:
             break
         try:
             totals[match[1]] = read_time(match[2])[0]
-        except NoNumberError:
-            break
+        except NumberError as error:
+            where = f"{path}:{number}"
+            raise number_error(error, f"{match[1]} time total", match[2], where, hint=_HINT) from None
     return totals
 
 

@@ -217,7 +217,30 @@ class TestErrors:
 
     def test_a_number_that_is_none(self) -> None:
         error = self.refused(NEW.replace("133.335ms", "     fast"))
-        assert error.message == 'column "CUDA total" has "fast"' and error.where == "t.txt:4"
+        assert error.code == "bad-value" and error.where == "t.txt:4"
+        assert "CUDA total" in error.message and "fast" in error.message
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("    13.980ms", "     1e400us"),
+            ("   133.335ms", "    -1.000ms"),
+            ("   50  \n", "   -7  \n"),
+            ("   50  \n", f"{'9' * 400}  \n"),
+            ("   50  \n", f"{'9' * 5000}  \n"),
+            ("   50  \n", "    ٣  \n"),
+            ("    78.320ms", "     1e400ms"),
+        ],
+        ids=["infinite", "negative total", "negative calls", "400 digits", "5,000 digits", "other digits", "average"],
+    )
+    def test_numbers_that_cannot_be_meant(self, before: str, after: str) -> None:
+        assert before in NEW
+        error = self.refused(NEW.replace(before, after, 1))
+        assert error.code in ("out-of-range", "bad-value") and str(error.where).startswith("t.txt:")
+        assert len(str(error)) < 400
+
+    def test_thousands_are_set_apart(self) -> None:
+        assert the_table(NEW.replace("   50  \n", "1,048  \n", 1)).rows[0].calls == 1048
 
     def test_something_else_among_the_rows(self) -> None:
         lines = NEW.splitlines()
