@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
 EXPECTED: Final = 'expected what NCCL_GRAPH_DUMP_FILE writes: <graphs version="1"><graph id="0" pattern="4" …>'
@@ -78,7 +78,10 @@ def graphs_of(root: Element, name: str) -> Graphs:
     """The graphs that an XML document holds."""
     if root.tag != "graphs":
         raise InputError(
-            "wrong-format", f"<{root.tag}> instead of <graphs>", where=f"{name}:{root.line}", hint=EXPECTED
+            "wrong-format",
+            f"<{printable(shortened(root.tag))}> instead of <graphs>",
+            where=f"{name}:{root.line}",
+            hint=EXPECTED,
         )
     version = whole_number(root, "version", name, 1)
     if version != 1:
@@ -90,7 +93,7 @@ def graphs_of(root: Element, name: str) -> Graphs:
 
 def _graph(element: Element, name: str) -> LoggedGraph:
     channels = tuple(_channel(child, name) for child in element.children if child.tag == "channel")
-    count = whole_number(element, "nchannels", name)
+    count = whole_number(element, "nchannels", name, least=0)
     if len(channels) != count:
         problem = f"nchannels is {count}, but {len(channels)} are listed"
         raise InputError(

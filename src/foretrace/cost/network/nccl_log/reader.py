@@ -13,10 +13,10 @@ from foretrace.basics.files import InputFile, read_whole
 from foretrace.cost.network.nccl.channels import ChannelGraph
 from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl_log.graph import Graphs, LoggedGraph, graphs_of
-from foretrace.cost.network.nccl_log.log import Choice, LoggedCommunicator, NcclLog, Tuning, is_log, read_log
+from foretrace.cost.network.nccl_log.log import MAX_LINE, Choice, LoggedCommunicator, NcclLog, Tuning, is_log, read_log
 from foretrace.cost.network.nccl_log.observations import Expectation, Observation, Observed, refuse_empty
 from foretrace.cost.network.nccl_log.system import System, system_of
-from foretrace.cost.network.nccl_log.xml import parse_xml
+from foretrace.cost.network.nccl_log.xml import MAX_XML_BYTES, parse_xml
 from foretrace.program.columns import Collective
 
 EXPECTED: Final = "expected a log of NCCL_DEBUG=INFO, or what NCCL_GRAPH_DUMP_FILE or NCCL_TOPO_DUMP_FILE writes"
@@ -64,21 +64,21 @@ def observe(paths: Sequence[str | Path]) -> Observed:
     )
 
 
-def _read_file(path: InputFile, read: _Read) -> None:
-    head = path.head(_HEAD_BYTES)
+def _read_file(file: InputFile, read: _Read) -> None:
+    head, name = file.head(_HEAD_BYTES), str(file)
     if head.lstrip()[:1] != b"<":
-        if head.strip() and (b"\0" in head or not (is_log(head) or _is_text(head))):
-            raise InputError("wrong-format", "this is neither text nor XML", where=str(path), hint=EXPECTED)
         if not head.strip():
-            read_whole(path, "log or dump of NCCL", EXPECTED)  # says why there is nothing
-            raise InputError("empty-file", "the file is empty", where=str(path), hint=EXPECTED)
-        read.logs.append(read_log(path))
+            file.open("log or dump of NCCL").close()  # says why there is nothing
+            raise InputError("empty-file", "the file is empty", where=name, hint=EXPECTED)
+        if b"\0" in head or not (is_log(head) or _is_text(head)):
+            raise InputError("wrong-format", "this is neither text nor XML", where=name, hint=EXPECTED)
+        read.logs.append(read_log(file))
         return
-    root = parse_xml(read_whole(path, "dump of NCCL", EXPECTED), str(path), EXPECTED)
+    root = parse_xml(read_whole(file, "dump of NCCL", EXPECTED, MAX_XML_BYTES), name, EXPECTED)
     if root.tag == "system":
-        read.systems.append((system_of(root, str(path)), str(path)))
+        read.systems.append((system_of(root, name), name))
     else:
-        read.graphs.append((graphs_of(root, str(path)), str(path)))
+        read.graphs.append((graphs_of(root, name), name))
 
 
 def _is_text(head: bytes) -> bool:
@@ -101,6 +101,9 @@ def _of_logs(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> list[Observati
         if log.unplaced:
             message = f"{log.unplaced:,} calls do not say whose they are and are left out"
             notes.append(Diagnostic("note", "rows-skipped", message, log.name))
+        if log.long:
+            message = f"{log.long:,} lines are longer than {MAX_LINE:,} characters, which none of NCCL's is: left out"
+            notes.append(Diagnostic("warning", "rows-skipped", message, log.name))
     if unsaid:
         notes.append(
             Diagnostic(

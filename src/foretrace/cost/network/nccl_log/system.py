@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
 EXPECTED: Final = 'expected what NCCL_TOPO_DUMP_FILE writes: <system version="1"><cpu …><pci …><gpu …>'
@@ -69,7 +69,10 @@ def system_of(root: Element, name: str) -> System:
     """The node that an XML document holds."""
     if root.tag != "system":
         raise InputError(
-            "wrong-format", f"<{root.tag}> instead of <system>", where=f"{name}:{root.line}", hint=EXPECTED
+            "wrong-format",
+            f"<{printable(shortened(root.tag))}> instead of <system>",
+            where=f"{name}:{root.line}",
+            hint=EXPECTED,
         )
     gpus, nics = [], []
     for element, above in _with_ancestors(root, ()):
@@ -90,11 +93,11 @@ def _with_ancestors(element: Element, above: tuple[Element, ...]) -> Iterator[tu
 
 def _gpu(element: Element, above: tuple[Element, ...], name: str) -> SystemGpu:
     links = [child for child in element.children if child.tag == "nvlink"]
-    counts = [whole_number(link, "count", name) for link in links]
+    counts = [whole_number(link, "count", name, least=0) for link in links]
     switched = any(not (link.get("tclass") or "").startswith(_GPU_CLASS) for link in links)
     return SystemGpu(
         dev=whole_number(element, "dev", name),
-        sm=whole_number(element, "sm", name, 0),
+        sm=whole_number(element, "sm", name, 0, least=0),
         links=sum(counts),
         switched=switched,
         pcie_bytes_per_s=_pcie(above),

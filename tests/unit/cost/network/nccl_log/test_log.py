@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.nccl_log.log import NcclLog, parse_log, read_log
+from foretrace.cost.network.nccl_log.reader import observe
 from foretrace.program.columns import Collective
 
 SETUP_2_8 = """\
@@ -162,3 +165,67 @@ def test_a_long_log_is_read_line_by_line(tmp_path: Path) -> None:
     log = read_log(path)
     assert log.communicators == parsed(SETUP_2_21).communicators
     assert log.skipped > 2000
+
+
+def line(message: str) -> str:
+    return f"n1:10:20 [0] NCCL INFO {message}\n"
+
+
+def test_lines_longer_than_any_of_nccls_are_counted_and_left_out() -> None:
+    """Each of them once took 20 s: the time to parse a line must not grow with the square of its length."""
+    words = ("a" * 60_000, "NCCL_" * 12_000, "1" * 60_000, "comm 0x" + "a" * 60_000)
+    log = parsed(SETUP_2_21 + "".join(line(f"{word} 1 Bytes -> Algo n") for word in words * 10))
+    assert log.communicators == parsed(SETUP_2_21).communicators
+    assert log.long == 40
+
+
+@pytest.mark.parametrize("word", ["a" * 7000, "NCCL_A" * 1100, "a:1:1 [1" * 800, "comm 0xa" * 800, "Pattern 1, " * 600])
+def test_long_words_within_a_line_of_nccl(word: str) -> None:
+    text = "".join(line(f"{word}{end}") for end in (" Bytes -> Algo", " nRanks", " set by", " coll channels") * 20)
+    assert parsed(SETUP_2_21 + text).communicators == parsed(SETUP_2_21).communicators
+
+
+def test_a_long_line_of_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("x" * (3 << 20) + "\n" + SETUP_2_21 + "y" * (2 << 20))
+    log = read_log(tmp_path / "x.log")
+    assert log.lines == 2 + SETUP_2_21.count("\n")
+    assert log.communicators == parsed(SETUP_2_21).communicators
+
+
+def test_a_column_with_three_names_is_not_used() -> None:
+    table = "Latency/AlgBw | Tree/LL/x | Ring/LL |", "AllReduce | 1.0/ 2.0 | 3.0/ 4.0 |"
+    (one,) = parsed("".join(map(line, ("comm 0xaa rank 0 nranks 16", *table)))).communicators
+    assert [(entry.algorithm, entry.latency_us) for entry in one.tuning] == [("ring", 3.0)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "comm 0xaa rank 0 nRanks 999999999999999 nNodes 2 localRanks 8",
+        "999999999999 coll channels, 16 p2p channels, 2 p2p channels per peer",
+        "Pattern 4, crossNic 0, nChannels 8, bw 999999999999.0/40.0, type NVL/PIX, sameChannels 1",
+        "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={99999..0}",
+        "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={9..0}",
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_with_their_line(message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parsed(SETUP_2_21 + line(message))
+    assert (caught.value.code, caught.value.where) == ("out-of-range", f"x.log:{SETUP_2_21.count(chr(10)) + 1}")
+
+
+def test_a_log_from_a_pipe_is_opened_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(SETUP_2_21), daemon=True)
+    writer.start()
+    observed = observe([pipe])
+    writer.join()
+    assert observed.version == "2.21.5"
+
+
+def test_a_dump_with_too_many_tags_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.xml").write_text(f"<system version='1'>{'<a/>' * 100_001}</system>")
+    with pytest.raises(InputError) as caught:
+        observe([tmp_path / "x.xml"])
+    assert caught.value.code == "input-too-large"
