@@ -16,7 +16,6 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.calibrate.fit import family_fits
-from foretrace.calibrate.gpu.machine import preset_of
 from foretrace.calibrate.inputs import KNOWN, input_kind
 from foretrace.calibrate.recorded import (
     RecordedKernels,
@@ -39,6 +38,7 @@ from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.reader import read_measurements
 from foretrace.cost.network.nccl_tests.records import Measurements
 from foretrace.hardware.cluster import Cluster, Gpu
+from foretrace.hardware.device_names import preset_of
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.hardware.presets import gpu as gpu_preset
 from foretrace.inputs.profiler_trace.format.records import RankProfile

@@ -9,26 +9,7 @@ from typing import Any, Final
 from foretrace.basics.errors import InputError
 from foretrace.calibrate.gpu.case import Bench
 from foretrace.calibrate.gpu.monitor import query
-
-_PRESETS: Final = (
-    ("GB300", "gb300"),
-    ("GB200", "gb200"),
-    ("B300", "b300"),
-    ("B200", "b200"),
-    ("H200 NVL", "h200-nvl"),
-    ("H200", "h200-sxm"),
-    ("H100 PCIe", "h100-pcie"),
-    ("H100 NVL", "h100-nvl"),
-    ("H100", "h100-sxm"),
-    ("H800", "h800-sxm"),
-    ("H20", "h20"),
-    ("A800-SXM", "a800-80g-sxm"),
-    ("A100-PCIE-40GB", "a100-40g-pcie"),
-    ("A100 80GB PCIe", "a100-80g-pcie"),
-    ("A100-SXM4-40GB", "a100-40g-sxm"),
-    ("A100", "a100-80g-sxm"),
-)
-"""Parts of the names that drivers give, more special ones first."""
+from foretrace.hardware.device_names import preset_of
 
 METHOD: Final = (
     "normal random operands, cold L2; burst: median of 5 windows after idle; sustained: median of 24 windows amid "
@@ -74,8 +55,3 @@ def facts_of(bench: Bench) -> dict[str, str]:
         "python": platform.python_version(),
         "method": METHOD,
     }
-
-
-def preset_of(name: str) -> str:
-    """Our name of a GPU from the driver's; one of its own where we have none."""
-    return next((preset for part, preset in _PRESETS if part in name), "-".join(name.lower().split()))

@@ -18,7 +18,7 @@ MAX_DEEP: Final = 64
 MAX_XML_BYTES: Final = 16 << 20
 """Bytes of a dump: that of a node of 8 GPUs has 20 kB, that of 72 GPUs on 18 hosts has 300 kB."""
 
-_MAX_ELEMENTS: Final = 100_000
+_MAX_ELEMENTS: Final = 20_000
 _MAX_WHOLE: Final = 1 << 40
 _MAX_RATE: Final = 1e9
 _HEXADECIMAL: Final = re.compile(r"0[xX][0-9a-fA-F]{1,10}")

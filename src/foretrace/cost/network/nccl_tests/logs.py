@@ -6,14 +6,16 @@ PERFORMANCE.md); where the log or its name states the collective, that counts. T
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.limits import MAX_GPUS
+from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency, ratio_of
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
-from foretrace.cost.network.nccl_tests.records import Measurement, measurement, positive, whole
+from foretrace.cost.network.nccl_tests.records import Measurement, bus_ratio, measurement, real, time_us, whole
+from foretrace.hardware.device_names import chip_of
 from foretrace.program.columns import Collective
 
 _TAG = re.compile(r"\[[0-9]+,[0-9]+\]<std(?:out|err)>:")
@@ -22,9 +24,12 @@ _TAG = re.compile(r"\[[0-9]+,[0-9]+\]<std(?:out|err)>:")
 _LABEL = re.compile(r"^[0-9]+: ")
 """The label that srun --label puts before each line."""
 
-_RANK = re.compile(r"^#\s+Rank\s+([0-9]+)\b.*?\bon\s+(\S+)\s+device\b")
-_PROGRAM = re.compile(r"\b([a-z0-9_]+_perf)\b")
-_ROW = re.compile(r"^[0-9]+(?:\s|$)")
+_PROGRAM = re.compile(r"\b([a-z0-9_]{1,40}_perf)\b")
+_ROW = re.compile(r"^[0-9][0-9,]*(?:\s|$)")
+_PER_PROCESS = re.compile(r"\bnThread ([0-9]{1,4}) nGpus ([0-9]{1,4})\b")
+_WRONG: Final = ("#wrong", "error")
+_MAX_LINE: Final = 4096
+"""Characters of a line; those of nccl-tests have at most 200, and a command line may stand in a log too."""
 _NEEDED: Final = ("size", "time", "algbw", "busbw")
 
 
@@ -36,9 +41,13 @@ class _Test:
     width: int
     """Words that a row has at least."""
     program: str | None
-    ranks: dict[int, str]
-    """The host of each."""
+    ranks: dict[int, tuple[str, str]]
+    """The host and the GPU of each."""
+    per_process: int
+    """GPUs of a process, which divide the ranks; 1 where the log does not say."""
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    unread: int = 0
+    """Lines among the rows with as many words that are not rows."""
 
 
 def is_log(text: str) -> bool:
@@ -46,53 +55,83 @@ def is_log(text: str) -> bool:
     return "algbw" in text and "busbw" in text and re.search(r"#\s+size\s+count", text) is not None
 
 
-def parse_log(text: str, name: str) -> list[Measurement]:
-    """Every row of a log that messages call `name`."""
-    named = parse_name(name)
-    return [row for test in _tests(text, name) for row in _measurements(test, named, name)]
+def parse_log(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]]:
+    """Every row of a log that messages call `name`, and what is odd about it."""
+    named, checked = parse_name(name), Consistency()
+    tests = _tests(text, name)
+    rows = [row for test in tests for row in _measurements(test, named, name, checked)]
+    notes = checked.notes(name)
+    if unread := sum(test.unread for test in tests):
+        notes.append(Diagnostic("note", "rows-skipped", f"{unread:,} lines among the rows are not rows", name))
+    return rows, notes
 
 
 def _tests(text: str, name: str) -> list[_Test]:
     tests: list[_Test] = []
     program: str | None = None
-    ranks: dict[int, str] = {}
+    ranks: dict[int, tuple[str, str]] = {}
+    per_process, over = 1, True
     for number, raw in enumerate(_TAG.sub("", text).splitlines(), start=1):
         line = _LABEL.sub("", raw).strip()
-        if match := _RANK.match(line):
-            if int(match[1]) == 0:
-                ranks = {}
-            ranks[int(match[1])] = match[2]
-        elif line.startswith("#") and line.lstrip("# ").startswith("size "):
-            tests.append(_test(line, program, ranks, f"{name}:{number}"))
+        if not line or len(line) > _MAX_LINE:
+            continue
+        if line.startswith("#"):
+            if (rank := _rank(line, f"{name}:{number}")) is not None:
+                if rank[0] == 0:
+                    ranks = {}
+                ranks[rank[0]] = rank[1]
+            elif line.lstrip("# ").startswith("size "):
+                tests.append(_test(line, program, ranks, per_process, f"{name}:{number}"))
+                over = False
+                continue
+            elif match := _PER_PROCESS.search(line):
+                per_process = int(match[1]) * int(match[2])
         elif tests and _ROW.match(line):
             words = line.split()
             if len(words) < tests[-1].width:
                 message = f"the row has {len(words)} words, expected at least {tests[-1].width}"
                 raise InputError("truncated-file", message, where=f"{name}:{number}", hint="the log looks cut short")
             tests[-1].rows.append((number, words))
-        elif "Avg bus bandwidth" in line:
-            program = None
-        elif "concluded" not in line and (match := _PROGRAM.search(line)) and collective_called(match[1]) is not None:
-            program = match[1]
+            continue
+        elif not over and len(line.split()) >= tests[-1].width:
+            tests[-1].unread += 1
+        if "Avg bus bandwidth" in line:
+            program, over = None, True
+        elif "_perf" in line and "concluded" not in line and (match := _PROGRAM.search(line)):
+            program = match[1] if collective_called(match[1]) is not None else program
     return tests
 
 
-def _test(line: str, program: str | None, ranks: dict[int, str], where: str) -> _Test:
+def _rank(line: str, where: str) -> tuple[int, tuple[str, str]] | None:
+    """The number of a rank, its host and its GPU: `# Rank 0 Group 0 Pid 99 on HOST device 0 [0x00] NVIDIA H100`."""
+    words = line.split()
+    if words[:2] != ["#", "Rank"] or len(words) < 3 or not words[2][:1].isdigit():
+        return None
+    if "on" not in words or (at := words.index("on")) + 2 >= len(words) or words[at + 2] != "device":
+        return None
+    rank = whole(words[2], "rank", where, most=MAX_GPUS)
+    return rank, (words[at + 1], " ".join(words[at + 5 :]))
+
+
+def _test(line: str, program: str | None, ranks: dict[int, tuple[str, str]], per_process: int, where: str) -> _Test:
     words = line.lstrip("# ").split()
     columns: dict[str, int] = {}
     for index, word in enumerate(words):
         columns.setdefault(word, index)  # the first of each is out of place, the second in place
     if absent := [column for column in _NEEDED if column not in columns]:
         raise InputError("missing-field", f"the table has no column {', '.join(absent)}", where=where)
-    return _Test(columns, columns["busbw"] + 1, program, ranks)
+    return _Test(columns, columns["busbw"] + 1, program, ranks, per_process)
 
 
-def _measurements(test: _Test, named: Named, name: str) -> list[Measurement]:
+def _measurements(test: _Test, named: Named, name: str, checked: Consistency) -> list[Measurement]:
     if not test.rows:
         return []
     first = f"{name}:{test.rows[0][0]}"
+    gpu = ""
     if test.ranks:
-        gpus, nodes = max(test.ranks) + 1, len(set(test.ranks.values()))
+        gpus, nodes = max(test.ranks) + 1, len({host for host, _ in test.ranks.values()})
+        _check_ranks(test, gpus, first)
+        gpu = _device(test, first)
     elif named.gpus is not None and named.nodes is not None:
         gpus, nodes = named.gpus, named.nodes
     else:
@@ -101,13 +140,37 @@ def _measurements(test: _Test, named: Named, name: str) -> list[Measurement]:
             "missing-field", "the log does not say among how many GPUs this was measured", where=first, hint=hint
         )
     collective = _collective(test, named, gpus, first)
+    wrong = next((test.columns[column] for column in _WRONG if column in test.columns), None)
     rows = []
     for line, words in test.rows:
         where = f"{name}:{line}"
         size = whole(words[test.columns["size"]], "size", where)
-        time_us = positive(words[test.columns["time"]], "time", where, zero=size == 0)
-        rows.append(measurement(collective, (gpus, nodes), size, time_us, (name, line)))
+        taken_us = time_us(words[test.columns["time"]], "time", where, size)
+        algorithm, bus = (real(words[test.columns[column]], column, where) for column in ("algbw", "busbw"))
+        error = "" if wrong is None or wrong >= len(words) else words[wrong]
+        if checked.holds(collective, gpus, size, Bandwidths(taken_us, algorithm, bus, error, where)):
+            rows.append(measurement(collective, (gpus, nodes), size, taken_us, (name, line, gpu)))
     return rows
+
+
+def _check_ranks(test: _Test, gpus: int, where: str) -> None:
+    """Raises an error where lines of ranks are missing."""
+    hint = "the log looks cut short or edited: each rank has a line"
+    if len(test.ranks) != gpus:
+        problem = f"the log lists {len(test.ranks):,} ranks, the highest is {gpus - 1:,}"
+        raise InputError("conflicting-values", problem, where=where, hint=hint)
+    if gpus % max(test.per_process, 1):
+        problem = f"the log lists {gpus:,} ranks, but each process has {test.per_process:,} GPUs"
+        raise InputError("conflicting-values", problem, where=where, hint=hint)
+
+
+def _device(test: _Test, where: str) -> str:
+    """The GPU of all ranks."""
+    devices = list(dict.fromkeys(device for _, device in test.ranks.values()))
+    if len({chip_of(device) for device in devices} - {None}) > 1:
+        listed = " and of ".join(printable(shortened(device)) for device in devices[:2])
+        raise InputError("other-gpu", f"ranks are of {listed}", where=where, hint="measure one kind of GPU at a time")
+    return next((device for device in devices if chip_of(device)), devices[0])
 
 
 def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
@@ -115,9 +178,16 @@ def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
         return collective
     if named.collective is not None:
         return named.collective
-    candidates = _candidates(test, gpus)
-    ratio = _bus_ratio(test, where)
-    off = {collective: abs(math.log(ratio / factor)) if ratio > 0 else 0.0 for collective, factor in candidates.items()}
+    ratio = ratio_of(
+        (
+            real(words[test.columns["algbw"]], "algbw", where),
+            real(words[test.columns["busbw"]], "busbw", where),
+        )
+        for _, words in test.rows
+    )
+    off = {
+        collective: abs(ratio - bus_ratio(collective, gpus)) if ratio > 0 else 0.0 for collective in _candidates(test)
+    }
     best = [collective for collective, error in off.items() if error <= min(off.values()) + 1e-9]
     if len(best) > 1:
         hint = f"put the name of the test into the name of the file; known: {KNOWN}"
@@ -125,28 +195,17 @@ def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
     return best[0]
 
 
-def _candidates(test: _Test, gpus: int) -> dict[Collective, float]:
-    """Returns the collectives that the columns allow, with the bus bandwidth relative to the algorithm's (nccl-tests,
-    PERFORMANCE.md)."""
-    part = max(gpus - 1, 1) / gpus
+def _candidates(test: _Test) -> tuple[Collective, ...]:
+    """Returns the collectives that the columns allow."""
     reduces = _value(test, "redop") not in (None, "none", "N/A")
     root = _value(test, "root")
     rooted = root is not None and root.isdigit()
     if reduces:
-        whole_ring = {Collective.ALL_REDUCE: 2 * part, Collective.REDUCE_SCATTER: part}
-        return {Collective.REDUCE: 1.0} if rooted else whole_ring
+        return (Collective.REDUCE,) if rooted else (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
     if rooted:
-        return {Collective.BROADCAST: 1.0, Collective.GATHER: part, Collective.SCATTER: part}
-    return {Collective.TRANSFER: 1.0, Collective.ALL_GATHER: part, Collective.ALL_TO_ALL: part}
+        return (Collective.BROADCAST, Collective.GATHER, Collective.SCATTER)
+    return (Collective.TRANSFER, Collective.ALL_GATHER, Collective.ALL_TO_ALL)
 
 
 def _value(test: _Test, column: str) -> str | None:
     return test.rows[0][1][test.columns[column]] if column in test.columns else None
-
-
-def _bus_ratio(test: _Test, where: str) -> float:
-    """Bus over algorithm bandwidth, where both are printed with the most digits; 0 where none is above 0."""
-    at, bus_at = test.columns["algbw"], test.columns["busbw"]
-    algorithm, words = max((positive(words[at], "algbw", where, zero=True), words) for _, words in test.rows)
-    bus = positive(words[bus_at], "busbw", where, zero=True)
-    return bus / algorithm if algorithm > 0 else 0.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.files import GivenPath, read_whole
+from foretrace.basics.errors import Diagnostic, InputError, printable
+from foretrace.basics.files import given_path, read_whole
+from foretrace.basics.limits import check_limit, limited
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.logs import is_log, parse_log
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
@@ -16,7 +16,10 @@ from foretrace.cost.network.nccl_tests.tables import is_table, parse_table
 SUFFIXES: Final = frozenset({".csv", ".log", ".txt", ".out"})
 """The suffixes of the files that are read in a folder."""
 
-LARGEST_FILE_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 16 << 20
+"""Bytes of a file: a log of 1,024 ranks has 200 kB."""
+MAX_LINES: Final = 200_000
+MAX_FILES: Final = 10_000
 _EXPECTED: Final = "expected logs of nccl-tests, or CSV with columns collective,gpus,nodes,bytes,time_us"
 
 
@@ -26,20 +29,20 @@ def read_measurements(path: str | Path) -> Measurements:
     Times that fall where the message grows are taken down to those of larger ones; files that repeat each other give
     their median. Both are said in the diagnostics.
     """
-    start, given = Path(path), GivenPath(str(path))
+    start, given = Path(path), given_path(path)
     rows: list[Measurement] = []
     notes: list[Diagnostic] = []
     if given.is_folder:
         skipped = []
         for file in _files(start):
-            parsed = _read(file)
+            parsed = _read(file) if file.stat().st_size <= limited(MAX_BYTES) else None
             if parsed is None:
                 skipped.append(file.name)
             else:
                 rows += parsed[0]
                 notes += parsed[1]
         if skipped:
-            named = ", ".join(skipped[:8]) + (", …" if len(skipped) > 8 else "")
+            named = ", ".join(map(printable, skipped[:8])) + (", …" if len(skipped) > 8 else "")
             notes.append(
                 Diagnostic("note", "files-skipped", f"files without measurements are not used: {named}", str(start))
             )
@@ -53,18 +56,32 @@ def read_measurements(path: str | Path) -> Measurements:
     return measurements_of(rows, notes, str(start))
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> list[Path]:
     """The files of a folder and of those in it that may hold measurements, in the order of their names."""
-    inside = sorted(folder.iterdir())
-    below = [file for part in inside if part.is_dir() for file in sorted(part.iterdir())]
-    return (file for file in (*inside, *below) if file.suffix.lower() in SUFFIXES and file.is_file())
+    try:
+        inside = sorted(folder.iterdir())
+        below = [file for part in inside if part.is_dir() for file in sorted(part.iterdir())]
+        files = [file for file in (*inside, *below) if file.suffix.lower() in SUFFIXES and file.is_file()]
+    except OSError as error:
+        text = f"the folder cannot be read: {error.strerror}"
+        raise InputError("unreadable-file", text, where=str(folder)) from None
+    check_limit(len(files), MAX_FILES, "files", str(folder))
+    return files
 
 
 def _read(path: Path) -> tuple[list[Measurement], list[Diagnostic]] | None:
     """The rows of a file and what is odd about it; None where it is neither a log nor a table."""
-    text = read_whole(path, "file of measured collectives", _EXPECTED, LARGEST_FILE_BYTES).decode("utf-8", "replace")
+    text = read_whole(path, "file of measured collectives", _EXPECTED, MAX_BYTES).decode("utf-8", "replace")
+    return parse_measurements(text, str(path))
+
+
+def parse_measurements(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]] | None:
+    """The rows of a text that messages call `name`, and what is odd about it; None where it is neither kind."""
     if is_log(text):
-        return parse_log(text, str(path)), []
-    if is_table(text):
-        return parse_table(text, str(path))
-    return None
+        parse = parse_log
+    elif is_table(text):
+        parse = parse_table
+    else:
+        return None
+    check_limit(text.count("\n"), MAX_LINES, "lines", name)
+    return parse(text, name)

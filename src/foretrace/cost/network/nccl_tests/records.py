@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.numbers import MAX_REAL, NumberError, number_error, real_number, whole_number
 from foretrace.program.columns import Collective
 
 if TYPE_CHECKING:
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 US: Final = 1e-6
 MAX_BYTES: Final = 2**60
-MAX_US: Final = 1e12
-"""A day is 8.64e10 µs; what is longer is no time of a collective."""
+MIN_US, MAX_US = 0.1, 3.6e9
+"""A kernel takes a microsecond to start; a call that takes an hour is a mistake."""
+
+_WHOLE_BUS: Final = (Collective.BROADCAST, Collective.REDUCE, Collective.TRANSFER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Measurement:
     time_s: float
     file: str
     line: int
+    gpu: str = ""
+    """The GPU as the file names it; empty where it does not."""
 
     @property
     def where(self) -> str:
@@ -71,32 +75,33 @@ class Measurements:
     """The cluster that they were measured on, where its figures differ from those of the cluster that they price."""
 
 
-def whole(word: str, what: str, where: str) -> int:
-    """A whole number of at least 0."""
-    value = positive(word, what, where, zero=True)
-    if value != int(value) or value > MAX_BYTES:
-        raise InputError("bad-value", f'{what} "{word[:40]}" is not a whole number of bearable size', where=where)
-    return int(value)
-
-
-def positive(word: str, what: str, where: str, *, zero: bool = False) -> float:
-    """A finite number above 0, or from 0 on."""
+def whole(word: str, what: str, where: str, least: int = 0, most: int = MAX_BYTES) -> int:
+    """A whole number of a row; `what` is what errors call it."""
     try:
-        value = float(word)
-    except ValueError:
-        raise InputError("bad-value", f'{what} "{word[:40]}" is not a number', where=where) from None
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        needed = "at least 0" if zero else "above 0"
-        raise InputError("bad-value", f'{what} "{word[:40]}" is not a finite number {needed}', where=where)
-    return value
+        return whole_number(word, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, what, word, where) from None
+
+
+def real(word: str, what: str, where: str, least: float = 0.0, most: float = MAX_REAL) -> float:
+    """A finite number of a row; `what` is what errors call it."""
+    try:
+        return real_number(word, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, what, word, where) from None
+
+
+def time_us(word: str, what: str, where: str, size_bytes: int) -> float:
+    """The microseconds of a call; only one of 0 bytes may take none."""
+    return real(word, what, where, 0.0 if size_bytes == 0 else MIN_US, MAX_US)
 
 
 def measurement(
-    collective: Collective, ranks: tuple[int, int], size_bytes: int, time_us: float, place: tuple[str, int]
+    collective: Collective, ranks: tuple[int, int], size_bytes: int, taken_us: float, place: tuple[str, int, str]
 ) -> Measurement:
-    """A row among (gpus, nodes) in (file, line), once these can be meant."""
+    """A row among (gpus, nodes) in (file, line, name of the GPU), once these can be meant."""
     gpus, nodes = ranks
-    file, line = place
+    file, line, gpu = place
     where = f"{file}:{line}"
     if not 1 <= nodes <= gpus:
         raise InputError(
@@ -105,8 +110,14 @@ def measurement(
             where=where,
             hint="each node has at least one",
         )
-    if time_us > MAX_US:
-        raise InputError(
-            "out-of-range", f"a time of {time_us:g} µs cannot be meant", where=where, hint="times are microseconds"
-        )
-    return Measurement(collective, gpus, nodes, size_bytes, time_us * US, file, line)
+    if taken_us > MAX_US or (size_bytes and taken_us < MIN_US):
+        problem = f"a time of {taken_us:.3g} µs cannot be meant"
+        raise InputError("out-of-range", problem, where=where, hint=f"{MIN_US:g} to {MAX_US:g} µs")
+    return Measurement(collective, gpus, nodes, size_bytes, taken_us * US, file, line, gpu)
+
+
+def bus_ratio(collective: Collective, gpus: int) -> float:
+    """Bus over algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
+    if collective in _WHOLE_BUS:
+        return 1.0
+    return (2.0 if collective is Collective.ALL_REDUCE else 1.0) * max(gpus - 1, 1) / gpus

@@ -10,23 +10,36 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.limits import MAX_GPUS, check_limit
+from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
-from foretrace.cost.network.nccl_tests.records import US, Measurement, measurement, positive, whole
+from foretrace.cost.network.nccl_tests.records import (
+    US,
+    Measurement,
+    bus_ratio,
+    measurement,
+    real,
+    time_us,
+    whole,
+)
 from foretrace.program.columns import Collective
 
 _SIZE: Final = ("size_bytes", "bytes", "size")
 _TIME: Final = ("time_us",)
 _UNUSED: Final = frozenset(
-    {"size_str", "count_elements", "count", "type", "redop", "root", "algbw_gbps", "errors", "source", "hardware"}
-    | {"nccl_algo", "notes"}
+    {"size_str", "count_elements", "count", "type", "redop", "root", "source", "nccl_algo", "notes"}
 )
-_BUS_PASSES: Final = {Collective.ALL_REDUCE: 2.0, Collective.ALL_GATHER: 1.0, Collective.REDUCE_SCATTER: 1.0}
-"""Bus over algorithm bandwidth, in parts of (n − 1)/n (nccl-tests, PERFORMANCE.md)."""
+_TIMED_BY_BUS: Final = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+"""Collectives whose time follows from their bus bandwidth, where a table has no time."""
+
+_MIN_GBPS: Final = 1e-6
+_MAX_COLUMNS: Final = 1000
+_MAX_CELL: Final = 1 << 16
 
 
 @dataclass(slots=True)
@@ -36,18 +49,29 @@ class _Seen:
     unknown: Counter[str] = field(default_factory=Counter)
     without: int = 0
     hardware: set[str] = field(default_factory=set)
+    checked: Consistency = field(default_factory=Consistency)
 
 
 def is_table(text: str) -> bool:
     """Returns whether a text begins with the head of such a table."""
-    head = _columns(text.partition("\n")[0])
+    head = _columns(text[:_MAX_CELL].partition("\n")[0].lstrip("\ufeff").split(",")[:_MAX_COLUMNS])
     return _first(head, _SIZE) is not None and (_first(head, _TIME) is not None or "busbw_gbps" in head)
 
 
 def parse_table(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]]:
     """Every row of a table that messages call `name`, and what is odd about it."""
-    reader = csv.reader(text.splitlines())
-    columns = _columns(next(reader, []))
+    try:
+        return _parse_rows(text, name)
+    except csv.Error as error:
+        raise InputError("bad-syntax", f"this is not CSV: {error}", where=name, hint=_form()) from None
+
+
+def _parse_rows(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]]:
+    reader = csv.reader(text.lstrip("\ufeff").splitlines())
+    head = next(reader, [])
+    check_limit(len(head), _MAX_COLUMNS, "columns", f"{name}:1")
+    columns = _columns(head)
+    _check_repeats(head, columns, name)
     size, time = _first(columns, _SIZE), _first(columns, _TIME)
     if size is None or (time is None and "busbw_gbps" not in columns):
         raise InputError(
@@ -67,13 +91,18 @@ def parse_table(text: str, name: str) -> tuple[list[Measurement], list[Diagnosti
         if not words:
             continue
         where = f"{name}:{reader.line_num}"
-        if len(words) < len(columns):
-            raise InputError("bad-syntax", f"the row has {len(words)} fields, expected {len(columns)}", where=where)
+        if len(words) < len(head) or any(word.strip() for word in words[len(head) :]):
+            raise InputError(
+                "bad-syntax",
+                f"the row has {len(words)} fields, expected {len(head)}",
+                where=where,
+                hint="a number with commas between thousands has to be in quotes",
+            )
         fields = {column: words[index].strip() for column, index in columns.items()}
         row = _named_row if not names_itself else _row
         if (measured := row(fields, named, seen, (name, reader.line_num))) is not None:
             rows.append(measured)
-    return rows, _notes(columns, named, names_itself, seen, name)
+    return rows, [*_notes(columns, named, names_itself, seen, name), *seen.checked.notes(name)]
 
 
 def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str, int]) -> Measurement | None:
@@ -84,42 +113,55 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
         seen.unknown[fields["collective"]] += 1
         return None
     size = fields[next(column for column in _SIZE if column in fields)]
-    if not size or not (fields.get("time_us") or (fields.get("busbw_gbps") and collective in _BUS_PASSES)):
+    if not size or not (fields.get("time_us") or (fields.get("busbw_gbps") and collective in _TIMED_BY_BUS)):
         seen.without += 1
         return None
-    gpus = whole(fields["gpus"], "gpus", where) if "gpus" in fields else named.gpus
-    nodes = whole(fields["nodes"], "nodes", where) if fields.get("nodes") else named.nodes or 1
+    gpus = whole(fields["gpus"], "gpus", where, 1, MAX_GPUS) if "gpus" in fields else named.gpus
+    nodes = whole(fields["nodes"], "nodes", where, 1, MAX_GPUS) if fields.get("nodes") else named.nodes or 1
     if gpus is None:
         raise InputError(
             "missing-field", "neither the row nor the name of the file says how many GPUs", where=where, hint=_form()
         )
-    seen.hardware.add(fields.get("hardware", ""))
+    gpu = fields.get("hardware", "")
+    seen.hardware.add(gpu)
     size_bytes = whole(size, "bytes", where)
     if fields.get("time_us"):
-        time_us = positive(fields["time_us"], "time_us", where)
+        taken_us = time_us(fields["time_us"], "time_us", where, size_bytes)
+        if not seen.checked.holds(collective, gpus, size_bytes, _bandwidths(fields, taken_us, where)):
+            return None
     else:
-        passes = _BUS_PASSES[collective] * (gpus - 1) / gpus
-        time_us = size_bytes * passes / (positive(fields["busbw_gbps"], "busbw_GBps", where) * 1e9) / US
-    return measurement(collective, (gpus, nodes), size_bytes, time_us, place)
+        bytes_per_s = real(fields["busbw_gbps"], "busbw_GBps", where, _MIN_GBPS) * 1e9
+        taken_us = size_bytes * bus_ratio(collective, gpus) / bytes_per_s / US
+    return measurement(collective, (gpus, nodes), size_bytes, taken_us, (*place, gpu))
 
 
-def _named_row(fields: Mapping[str, str], named: Named, _: _Seen, place: tuple[str, int]) -> Measurement:
-    """A row of a file whose name says what it is."""
+def _named_row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str, int]) -> Measurement | None:
+    """A row of a file whose name says what it is; None where its result was wrong."""
     assert named.collective is not None and named.gpus is not None and named.nodes is not None
-    where = f"{place[0]}:{place[1]}"
+    where, gpu = f"{place[0]}:{place[1]}", fields.get("hardware", "")
     size = whole(fields[next(column for column in _SIZE if column in fields)], "size_bytes", where)
-    time_us = positive(fields.get("time_us", ""), "time_us", where)
+    taken_us = time_us(fields.get("time_us", ""), "time_us", where, size)
     ways = 2.0 if named.collective is Collective.TRANSFER else 1.0
-    return measurement(named.collective, (named.gpus, named.nodes), size, time_us / ways, place)
+    if not seen.checked.holds(named.collective, named.gpus, size, _bandwidths(fields, taken_us, where)):
+        return None
+    return measurement(named.collective, (named.gpus, named.nodes), size, taken_us / ways, (*place, gpu))
+
+
+def _bandwidths(fields: Mapping[str, str], taken_us: float, where: str) -> Bandwidths:
+    """What a row says besides its time. The unit of bandwidths differs from table to table: GB/s or Gb/s."""
+    algorithm, bus = (
+        real(fields[name], name, where) if fields.get(name) else 0.0 for name in ("algbw_gbps", "busbw_gbps")
+    )
+    return Bandwidths(taken_us, algorithm, bus, fields.get("errors", ""), where, any_unit=True)
 
 
 def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _Seen, name: str) -> list[Diagnostic]:
     notes = []
-    used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", "busbw_gbps"}
+    used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", "hardware", "errors", "algbw_gbps", "busbw_gbps"}
     if unknown := [column for column in columns if column and column not in used | _UNUSED]:
         notes.append(
             Diagnostic(
-                "note", "unknown-field", f"columns that are not known are not used: {', '.join(unknown)}", f"{name}:1"
+                "note", "unknown-field", f"columns that are not known are not used: {_listed(unknown)}", f"{name}:1"
             )
         )
     if not names_itself and named.collective is Collective.TRANSFER:
@@ -127,8 +169,7 @@ def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _
             Diagnostic("note", "odd-input", "times of send and receive cover both directions; half is one way", name)
         )
     if seen.unknown:
-        words = ", ".join(sorted(seen.unknown)[:8])
-        count = sum(seen.unknown.values())
+        count, words = sum(seen.unknown.values()), _listed(sorted(seen.unknown))
         notes.append(
             Diagnostic("note", "rows-skipped", f"{count:,} rows of other collectives are not used: {words}", name)
         )
@@ -142,12 +183,23 @@ def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _
     return notes
 
 
-def _columns(head: str | list[str]) -> dict[str, int]:
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(printable(shortened(word)) for word in words[:8]) + (", …" if len(words) > 8 else "")
+
+
+def _check_repeats(head: Iterable[str], columns: Mapping[str, int], name: str) -> None:
+    counts = Counter(column.strip().lower() for column in head)
+    for column in columns:
+        if column and counts[column] > 1:
+            problem = f'the column "{printable(shortened(column))}" is there twice'
+            raise InputError("duplicate-name", problem, where=f"{name}:1")
+
+
+def _columns(head: Iterable[str]) -> dict[str, int]:
     """The place of each column, by its name in lower case; of equal names the first."""
-    names = head.lstrip("\ufeff").split(",") if isinstance(head, str) else head
     columns: dict[str, int] = {}
-    for index, column in enumerate(names):
-        columns.setdefault(column.strip().lstrip("\ufeff").lower(), index)
+    for index, column in enumerate(head):
+        columns.setdefault(column.strip().lower(), index)
     return columns
 
 

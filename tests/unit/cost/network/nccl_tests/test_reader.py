@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,40 @@ class TestLogs:
         (table,) = read(tmp_path, "all_reduce_16gpu_2node.log", text).tables
         assert (table.gpus, table.nodes) == (16, 2)
 
+    @pytest.mark.parametrize("kept", [lambda rank: rank != 3, lambda rank: rank != 1])
+    def test_a_missing_line_of_a_rank_is_refused(self, tmp_path: Path, kept: Callable[[int], bool]) -> None:
+        lines = log([(1 << 20, 60.0, 17.48, 26.21)]).splitlines()
+        ranks = [line for line in lines if "Rank" not in line or kept(int(line.split()[2]))]
+        assert refused(tmp_path, "all_reduce.log", "\n".join(ranks)).code == "conflicting-values"
+
+    def test_gpus_of_a_process_divide_the_ranks(self, tmp_path: Path) -> None:
+        text = log([(1 << 20, 60.0, 0.0, 0.0)], gpus=6).replace("nGpus 1", "nGpus 4")
+        assert refused(tmp_path, "all_reduce.log", text).code == "conflicting-values"
+
+    def test_wrong_results_are_left_out_and_said(self, tmp_path: Path) -> None:
+        text = log([(1024, 20.5, 0.05, 0.075), (1 << 20, 60.0, 17.48, 26.21)]).replace("26.21    0", "26.21  512")
+        found = read(tmp_path, "run.log", text)
+        assert [row.size_bytes for row in found.rows] == [1024]
+        assert [(note.level, note.code) for note in found.diagnostics] == [("warning", "rows-skipped")]
+
+    def test_a_time_in_another_unit_is_said(self, tmp_path: Path) -> None:
+        found = read(tmp_path, "run.log", log([(1 << 20, 60000.0, 17.48, 26.21)]))
+        assert [(note.level, note.code) for note in found.diagnostics] == [("warning", "conflicting-values")]
+
+    def test_thousands_are_read_as_such(self, tmp_path: Path) -> None:
+        found = read(tmp_path, "run.log", log([(1 << 20, 60.0, 17.48, 26.21)]).replace("1048576", "1,048,576"))
+        assert [row.size_bytes for row in found.rows] == [1 << 20]
+
+    def test_ranks_name_their_gpu(self, tmp_path: Path) -> None:
+        text = log([(1 << 20, 60.0, 17.48, 26.21)])
+        assert read(tmp_path, "run.log", text).rows[0].gpu == "H100"
+        assert refused(tmp_path, "run.log", text.replace("H100", "A100", 1)).code == "other-gpu"
+
+    @pytest.mark.parametrize("number", ["9" * 5000, "9" * 12, "-1"])
+    def test_a_rank_that_cannot_be_meant(self, tmp_path: Path, number: str) -> None:
+        text = log([(1 << 20, 60.0, 17.48, 26.21)]).replace("Rank  3", f"Rank {number}")
+        assert refused(tmp_path, "all_reduce.log", text).code in ("out-of-range", "conflicting-values")
+
 
 class TestTables:
     def test_rows_that_name_their_collective(self, tmp_path: Path) -> None:
@@ -165,12 +200,48 @@ class TestTables:
             ("all_reduce,8,1,12.5,10", "whole number"),
             ("all_reduce,eight,1,1000,10", '"eight" is not a number'),
             ("all_reduce,8,1,1000,inf", "finite"),
-            ("all_reduce,8,1,1000,1e300", "cannot be meant"),
+            ("all_reduce,8,1,1000,1e300", "too large"),
         ],
     )
     def test_bad_rows_are_refused_with_their_line(self, tmp_path: Path, row: str, says: str) -> None:
         error = refused(tmp_path, "t.csv", f"collective,gpus,nodes,bytes,time_us\nall_reduce,8,1,500,9\n{row}\n")
         assert says in error.message and error.where == f"{tmp_path / 't.csv'}:3"
+
+    @pytest.mark.parametrize(
+        ("row", "code"),
+        [
+            ("all_reduce,0,1,1000,10", "out-of-range"),
+            ("all_reduce,8,0,1000,10", "out-of-range"),
+            ("all_reduce,8,1,1,048,576,35.0", "bad-syntax"),
+            ("all_reduce,8,1,1000,1e-320", "out-of-range"),
+            (f"all_reduce,8,1,{'9' * 400},10", "out-of-range"),
+            ("all_reduce,8,1,1000,１０", "bad-value"),
+            ("all_reduce,8,1,-1000,10", "out-of-range"),
+        ],
+    )
+    def test_numbers_that_cannot_be_meant(self, tmp_path: Path, row: str, code: str) -> None:
+        error = refused(tmp_path, "t.csv", f"collective,gpus,nodes,bytes,time_us\n{row}\n")
+        assert (error.code, error.where) == (code, f"{tmp_path / 't.csv'}:2")
+
+    def test_bandwidths_that_cannot_be_meant(self, tmp_path: Path) -> None:
+        for gpus, bandwidth in ((0, "10"), (8, "0"), (8, "1e-300"), (8, "nan")):
+            text = f"collective,gpus,nodes,bytes,busbw_GBps\nall_reduce,{gpus},1,1000,{bandwidth}\n"
+            assert refused(tmp_path, "t.csv", text).code == "out-of-range"
+
+    def test_quoted_thousands_are_read_as_such(self, tmp_path: Path) -> None:
+        text = 'collective,gpus,nodes,bytes,time_us\nall_reduce,8,1,"1,048,576",35.0\n'
+        assert read(tmp_path, "t.csv", text).rows[0].size_bytes == 1 << 20
+
+    def test_columns_without_names_and_columns_named_twice(self, tmp_path: Path) -> None:
+        text = "collective,gpus,,bytes,,time_us\nall_reduce,8,,1000,,10\n"
+        assert read(tmp_path, "t.csv", text).rows[0].time_s == pytest.approx(1e-5)
+        assert refused(tmp_path, "t.csv", text.replace(",,10", ",10")).code == "bad-syntax"
+        assert refused(tmp_path, "t.csv", text.replace("gpus", "bytes")).code == "duplicate-name"
+
+    def test_a_ratio_of_bandwidths_of_other_gpus(self, tmp_path: Path) -> None:
+        head = "collective,gpus,nodes,bytes,time_us,algbw_GBps,busbw_GBps\n"
+        error = refused(tmp_path, "t.csv", f"{head}all_reduce,7,1,1048576,60,17.48,30.59\n")
+        assert error.code == "conflicting-values"
 
     def test_a_table_that_names_nothing_is_refused(self, tmp_path: Path) -> None:
         assert "which collective" in refused(tmp_path, "t.csv", "bytes,time_us\n1,2\n").message
@@ -221,6 +292,11 @@ class TestCombining:
             with pytest.raises(InputError) as caught:
                 read_measurements(path)
             assert caught.value.where == str(path)
+
+
+@pytest.mark.parametrize("text", ["\n" * 300_000, "x" * (17 << 20)])
+def test_files_larger_than_any_real_one_are_refused(tmp_path: Path, text: str) -> None:
+    assert refused(tmp_path, "run.log", log([(1024, 20.5, 0.05, 0.075)]) + text).code == "input-too-large"
 
 
 def test_measured_folders() -> None:
