@@ -274,6 +274,12 @@ class Machine:
             return Diagnostic("warning", "price-source", text)
         if self._measured_on is not None:
             return Diagnostic("note", "price-source", f"{measured} are scaled to {cluster.name} by the network model")
+        from foretrace.cost.network.nccl_tests.identity import states_gpu  # most jobs do without, and start faster
+
+        own = self._own_collectives()
+        if own is not None and not states_gpu(own):
+            text = f"{measured} do not all state their GPU: they are taken to be of {cluster.gpu.name}"
+            return Diagnostic("note", "gpu-not-stated", text)
         return Diagnostic("note", "price-source", f"{measured} are taken to be {cluster.name}'s own")
 
     @property
@@ -342,7 +348,7 @@ class Machine:
                 cluster, self._own_collectives(), source, silicon, slowdown, forced, self.calibration
             )
             self._cache.measured[key] = tuple(
-                replace(tables, measured_on=self._figures_of(tables))
+                replace(self._of_this_gpu(tables), measured_on=self._figures_of(tables))
                 for tables in measured
                 if tables.partial or self._holds_measurements
             )
@@ -354,6 +360,15 @@ class Machine:
         if tables.partial:  # NVIDIA's, of GPUs of one node
             return with_gpu(cluster, gpu_preset(cluster.gpu.base)) if cluster.gpu.base else None
         return self._measured_on
+
+    def _of_this_gpu(self, tables: Measurements) -> Measurements:
+        """Returns what a user measured on the GPU of this machine; raises an error where that is another."""
+        if tables.partial:
+            return tables
+        from foretrace.cost.network.nccl_tests.identity import of_gpu  # most jobs do without, and start faster
+
+        gpu = (self._measured_on or self.needed_cluster()).gpu
+        return of_gpu(tables, gpu.base or gpu.name)
 
     def _own_collectives(self) -> Measurements | None:
         if self._cache.own is None and self.collectives is not None:

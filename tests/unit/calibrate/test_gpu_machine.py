@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from foretrace.hardware.device_names import preset_of
 from foretrace.calibrate.gpu.monitor import Monitor, number
+from foretrace.hardware.device_names import preset_of
 from foretrace.hardware.presets import names
 from shared_files import ROOT
 

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,8 @@ from foretrace.cost.network.interface import CallPrices, Explained, Limit, Netwo
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, MeasurementTable
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Source
@@ -39,6 +41,15 @@ ANCHORED_BAND: Final = (0.7, 1.41)
 holds nine in ten of 423 all-reduce times from 1 KB to 16 GB on two A100 clusters, each priced by the tables of the
 other numbers of GPUs alone (a test does it again). No training step was looked at. That it holds for other collectives
 too is an assumption: nobody measured these next to an all-reduce on one machine."""
+
+MIN_BOUND_PART: Final = 0.5
+"""The part of the least time by line rates that a measured time may be. What is shorter cannot have been measured on
+such a cluster and is not used. A group that leaves GPUs of its nodes idle can use their NICs too: real times of 3 of 8
+A100s on each of two nodes are 0.8 of the least time."""
+
+MAX_OFF_MODEL: Final = 10.0
+"""From which factor on, either way, a measured time is reported to differ from the model's. Real times of small
+messages are up to 18 times as long (256 A100s)."""
 
 _MODEL, _MEASURED, _ANCHORED = range(3)
 """The numbers of the sources."""
@@ -109,6 +120,8 @@ class MeasuredNetwork:
     def __init__(self, model: NcclNetwork | MeasuredNetwork, measurements: Measurements) -> None:
         self.model = model
         self.cluster: Cluster = model.cluster
+        self._layouts: dict[tuple[int, int], GroupLayout] = {}
+        measurements, impossible = self._possible(measurements)
         self.measurements = measurements
         low, high = min(measurements.spread[0], MIN_BAND[0]), max(measurements.spread[1], MIN_BAND[1])
         self.sources: tuple[Source, ...] = (
@@ -125,7 +138,7 @@ class MeasuredNetwork:
         self._tables: dict[Collective, list[_Measured]] = defaultdict(list)
         self._pricings: dict[tuple[Collective, GroupLayout], _Pricing] = {}
         own = [note for table in measurements.tables for note in self._take(table)]
-        self._odd: tuple[Diagnostic, ...] = (*measurements.diagnostics, *own)
+        self._misfits: tuple[Diagnostic, ...] = (*measurements.diagnostics, *impossible, *own)
         """Problems of the measurements, and those that do not fit this cluster."""
 
     @property
@@ -138,7 +151,7 @@ class MeasuredNetwork:
         priced."""
         model = self.model.notes_on(calls) if isinstance(self.model, MeasuredNetwork) else self.model.notes
         if self.measurements.partial:
-            return (*model, *self._odd)
+            return (*model, *self._misfits)
         sizes: dict[tuple[Collective, str], set[int]] = defaultdict(set)
         for what, layout in calls:
             pricing = self._find(what, layout)
@@ -148,7 +161,7 @@ class MeasuredNetwork:
             Diagnostic("note", "extrapolated", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
             for (what, how), gpus in sizes.items()
         )
-        return (*model, *self._odd, *unmeasured)
+        return (*model, *self._misfits, *self._off_model, *unmeasured)
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is: the model's."""
@@ -209,29 +222,73 @@ class MeasuredNetwork:
         return self.model.limit(collective, layout, size_bytes)
 
     def _take(self, table: MeasurementTable) -> list[Diagnostic]:
-        """Keeps a table with its layout; says where it does not fit the cluster, or beats its line rates."""
+        """Keeps a table with its layout; says where it does not fit the cluster."""
         node = self.model.cluster.node
-        group = f"{_called(table.collective)} of {table.gpus:,} GPUs on {_nodes(table.nodes)}"
         if -(-table.gpus // table.nodes) > node.gpus:
             if self.measurements.partial:  # of tables that nobody gave, what does not fit is no one's mistake
                 return []
-            message = f"the measured {group} is not used: nodes of {self.model.cluster.name} have {node.gpus}"
+            message = f"the measured {_group(table)} is not used: nodes of {self.model.cluster.name} have {node.gpus}"
             return [Diagnostic("warning", "price-source", message, table.files[0])]
         layout = self._layout(table.gpus, table.nodes)
         measured = _Measured(self._converted(table, layout), layout)
         table = measured.table
         self._tables[table.collective].append(measured)
-        least = bound_s(self.model.cluster, table.collective, measured.layout, table.size_bytes)
-        beats = table.time_s < least
-        if not beats.any():
-            return []
-        worst = int((table.time_s / least).argmin())
-        message = (
-            f"the measured {group} beats the line rates of its GPUs and their NICs on {self.model.cluster.name} in "
-            f"{int(beats.sum())} of {len(beats)} sizes ({table.size_bytes[worst]:,.0f} bytes in "
-            f"{table.time_s[worst] / least[worst]:.2f} of the least time); it is kept"
-        )
-        return [Diagnostic("warning", "beats-line-rate", message, table.files[0])]
+        return []
+
+    def _possible(self, measured: Measurements) -> tuple[Measurements, list[Diagnostic]]:
+        """Returns measurements without times that are far below those of line rates, and what beats these."""
+        cluster, notes = measured.measured_on or self.cluster, []
+        impossible: set[tuple[Collective, int, int]] = set()
+        for table in measured.tables:
+            if -(-table.gpus // table.nodes) > self.cluster.node.gpus:
+                continue
+            least = bound_s(cluster, table.collective, self._layout(table.gpus, table.nodes), table.size_bytes)
+            part = table.time_s / least
+            if (part >= 1).all():
+                continue
+            worst, is_far = int(part.argmin()), bool(part.min() < MIN_BOUND_PART and not measured.partial)
+            impossible |= {(table.collective, table.gpus, table.nodes)} if is_far else set()
+            message = (
+                f"the measured {_group(table)} beats the line rates of its GPUs and their NICs on {cluster.name} in "
+                f"{int((part < 1).sum())} of {len(part)} sizes ({table.size_bytes[worst]:,.0f} bytes in "
+                f"{part[worst]:.2g} of the least time); "
+                f"{f'times below {MIN_BOUND_PART:g} of it are not used' if is_far else 'it is kept'}"
+            )
+            notes.append(Diagnostic("warning", "beats-line-rate", message, table.files[0]))
+        if not impossible:
+            return measured, notes
+        rows = [
+            row
+            for row in measured.rows
+            if (row.collective, row.gpus, row.nodes) not in impossible
+            or row.time_s >= MIN_BOUND_PART * self._least_s(cluster, row)
+        ]
+        again = measurements_of(rows, [note for note in measured.diagnostics if note.code != "repaired-input"])
+        return replace(measured, rows=again.rows, tables=again.tables, diagnostics=again.diagnostics), notes
+
+    def _least_s(self, cluster: Cluster, row: Measurement) -> float:
+        size_bytes = np.array([row.size_bytes], dtype=np.float64)
+        return float(bound_s(cluster, row.collective, self._layout(row.gpus, row.nodes), size_bytes)[0])
+
+    @cached_property
+    def _off_model(self) -> tuple[Diagnostic, ...]:
+        """Measured times that are far off the model's, in one warning."""
+        count, total, worst, text, where = 0, 0, 0.0, "", ""
+        for measured in (measured for tables in self._tables.values() for measured in tables):
+            table = measured.table
+            ratio = table.time_s / self._model(table.collective, measured.layout)(table.size_bytes)
+            off = np.maximum(ratio, 1 / ratio)
+            total += len(off)
+            count += int((off >= MAX_OFF_MODEL).sum())
+            most = int(off.argmax())
+            if off[most] > worst:
+                worst, where = float(off[most]), table.files[0]
+                way = "long" if ratio[most] > 1 else "short"
+                text = f"up to {worst:,.3g} times as {way} ({_group(table)}, {table.size_bytes[most]:,.0f} bytes)"
+        if not count:
+            return ()
+        message = f"{count} of {total} measured times are {MAX_OFF_MODEL:g} times off the model or more, {text}"
+        return (Diagnostic("warning", "off-model", message, where),)
 
     def _converted(self, table: MeasurementTable, layout: GroupLayout) -> MeasurementTable:
         """Returns a table as it would be on this cluster: measured times, times the ratio of the model's times here and
@@ -246,6 +303,8 @@ class MeasuredNetwork:
 
     def _layout(self, gpus: int, nodes: int) -> GroupLayout:
         """Returns the layout of `gpus` GPUs spread evenly over `nodes` nodes, with nothing else on them."""
+        if (gpus, nodes) in self._layouts:
+            return self._layouts[gpus, nodes]
         number = np.arange(gpus)
         host = number * nodes // gpus
         slot = number - np.searchsorted(host, host)
@@ -253,6 +312,7 @@ class MeasuredNetwork:
         alone = NcclNetwork(cluster, Placement(host.astype(np.int32), slot.astype(np.int32)))
         layout = alone.layouts(number[None])[0][0]
         assert isinstance(layout, GroupLayout)
+        self._layouts[gpus, nodes] = layout
         return layout
 
     def _find(self, what: Collective, layout: GroupLayout) -> _Pricing:
@@ -361,6 +421,10 @@ def _neighbours(near: Sequence[_Measured], layout: GroupLayout) -> tuple[_Measur
         return low, low
     assert high is not None
     return low or high, high
+
+
+def _group(table: MeasurementTable) -> str:
+    return f"{_called(table.collective)} of {table.gpus:,} GPUs on {_nodes(table.nodes)}"
 
 
 def _called(what: Collective) -> str:

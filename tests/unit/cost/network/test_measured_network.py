@@ -164,18 +164,34 @@ class TestAnchored:
             assert price(one, what, [0, 1], 1 << 20) == (77e-6, MEASURED)
             assert price(one, what, [0, 8], 1 << 20)[1] == MODEL
 
-    def test_what_is_derived_never_beats_the_line_rate(self) -> None:
-        """A measurement ten times too fast is kept, with a warning; what is derived from it is held back."""
+    def test_what_beats_the_line_rate_a_little_is_kept_and_said(self) -> None:
+        """What is derived from it is held back."""
         size = 1 << 30
-        fast = table(
-            (Collective.ALL_REDUCE, 8, 1), {size: 0.1 * modelled(Collective.ALL_REDUCE, EIGHT, size)}, "fast.csv"
-        )
-        one = network(fast)
-        assert price(one, Collective.ALL_REDUCE, EIGHT, size)[0] == fast[0].time_s
+        least = float(bound_s(A100, Collective.ALL_REDUCE, layout(network(REDUCE_8), EIGHT), np.array([1.0 * size]))[0])
+        one = network(table((Collective.ALL_REDUCE, 8, 1), {size: 0.6 * least}, "fast.csv"))
+        assert price(one, Collective.ALL_REDUCE, EIGHT, size)[0] == 0.6 * least
         (note,) = one.notes
         assert (note.level, note.code, note.where) == ("warning", "beats-line-rate", "fast.csv")
         least = float(bound_s(A100, Collective.ALL_GATHER, layout(one, EIGHT), np.array([2.0 * size]))[0])
         assert price(one, Collective.ALL_GATHER, EIGHT, 2 * size)[0] == least == 2 * size * 7 / 8 / 300e9
+
+    def test_what_no_such_cluster_can_do_is_not_used(self) -> None:
+        """Nor does it lower the times of smaller messages, as a time that falls would."""
+        one = network(REDUCE_8 + table((Collective.ALL_REDUCE, 8, 1), {1 << 31: 1e-6}))
+        assert "beats-line-rate" in {note.code for note in one.notes}
+        for size in (1 << 10, 1 << 20, 1 << 30):
+            usual = price(network(REDUCE_8), Collective.ALL_REDUCE, EIGHT, size)
+            assert price(one, Collective.ALL_REDUCE, EIGHT, size) == usual
+        alone = network(table((Collective.ALL_REDUCE, 8, 1), {1 << 30: 1e-6}))
+        assert price(alone, Collective.ALL_REDUCE, EIGHT, 1 << 30)[1] == MODEL
+
+
+@pytest.mark.parametrize("factor", [1000.0, 0.01])
+def test_times_far_off_the_model_are_said(factor: float) -> None:
+    """Nanoseconds written as microseconds, for example."""
+    rows = [replace(row, time_s=factor * row.time_s) for row in REDUCE_8[:1]]
+    assert [(note.level, note.code) for note in network(rows).notes] == [("warning", "off-model")]
+    assert "off-model" not in {note.code for note in network(REDUCE_8).notes}
 
 
 def test_groups_that_nodes_cannot_hold_are_not_used() -> None:

@@ -169,7 +169,13 @@ def test_measured_collectives_come_first(tmp_path: Path) -> None:
     assert answer.time_s == pytest.approx(50e-6)
     assert answer.source == "measured collectives"
     assert answer.algorithm != "measured"
-    assert any("taken to be h100-dgx's own" in note.message for note in answer.diagnostics)
+    assert "gpu-not-stated" in {note.code for note in answer.diagnostics}
+    file.write_text("collective,gpus,nodes,bytes,time_us,hardware\nall_reduce,8,1,1048576,50,A100-SXM4-40GB\n")
+    with pytest.raises(InputError) as caught:
+        network("all-reduce", "1MiB", Machine(DGX, collectives=file))
+    assert caught.value.code == "other-gpu"
+    answer = network("all-reduce", "1MiB", Machine("a100-dgx", collectives=file))
+    assert "gpu-not-stated" not in {note.code for note in answer.diagnostics}
 
 
 def test_a_way_that_is_much_faster_than_nccls_choice_is_reported() -> None:

@@ -92,12 +92,9 @@ def _parse_rows(text: str, name: str) -> tuple[list[Measurement], list[Diagnosti
             continue
         where = f"{name}:{reader.line_num}"
         if len(words) < len(head) or any(word.strip() for word in words[len(head) :]):
-            raise InputError(
-                "bad-syntax",
-                f"the row has {len(words)} fields, expected {len(head)}",
-                where=where,
-                hint="a number with commas between thousands has to be in quotes",
-            )
+            quotes = "a number with commas between thousands has to be in quotes"
+            problem = f"the row has {len(words)} fields, expected {len(head)}"
+            raise InputError("bad-syntax", problem, where=where, hint=quotes if len(words) > len(head) else None)
         fields = {column: words[index].strip() for column, index in columns.items()}
         row = _named_row if not names_itself else _row
         if (measured := row(fields, named, seen, (name, reader.line_num))) is not None:
