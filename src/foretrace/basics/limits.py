@@ -90,10 +90,16 @@ class Deadline:
         """Whether the time is spent."""
         return time.monotonic() > self._end
 
+    def extend(self, seconds: float) -> None:
+        """Adds time, for work that turned out to be larger."""
+        seconds *= limit_factor()
+        self.seconds += seconds
+        self._end += seconds
+
     def check(self) -> None:
         """Raises an error where the time is spent."""
         if self.is_over:
-            problem = f"{self.what} took more than {self.seconds:g} s"
+            problem = f"{self.what} took more than {self.seconds:.3g} s"
             raise InputError("gave-up", problem, where=self.where, hint=_RAISE)
 
 

@@ -56,6 +56,11 @@ def read_json(data: str | bytes, where: str, hint: str | None = None) -> Any:
         raise InputError(error.code, error.problem, where=where, hint=hint) from None
     except ValueError:  # Python's limit on the digits of a whole number
         raise InputError("out-of-range", "a number has thousands of digits", where=where, hint=hint) from None
+    return check_nesting(value, where, hint)
+
+
+def check_nesting(value: Any, where: str, hint: str | None = None) -> Any:
+    """Returns a value of JSON; raises an error where it is nested more than `MAX_NESTING` deep."""
     if _is_deep(value):
         raise _too_deep(where, hint)
     return value

@@ -13,6 +13,7 @@ from foretrace.inputs.torch_ops.streams import stream
 from foretrace.program.kernels import Kernel
 
 _GROUPED: Final = ("grouped_mm", "scaled_grouped_mm")
+_MAX_BYTES: Final = 1e15
 
 
 @lru_cache(maxsize=65536)
@@ -33,5 +34,6 @@ def kernel_of(op_name: str, inputs: Inputs, gpu_kernel: str = "", assumed: str =
         kernel = attention(op, inputs, gpu_kernel, assumed)
     else:
         kernel = stream(op, op_name.partition(".")[0].endswith("_"), inputs, assumed)
-    # Of empty tensors (an expert without tokens) nothing is computed.
-    return kernel if kernel is not None and kernel.moved_bytes > 0 and kernel.launches > 0 else None
+    # Nothing is computed of empty tensors (an expert without tokens), nor of more bytes than any memory has.
+    possible = kernel is not None and 0 < kernel.moved_bytes < _MAX_BYTES and kernel.launches > 0
+    return kernel if possible else None

@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from foretrace.inputs.profiler_trace.format.records import Inputs
-from foretrace.inputs.torch_ops.tensors import Tensor, tensor_list, tensors, value
+from foretrace.inputs.torch_ops.tensors import Tensor, tensor_list, tensors, value, whole_numbers
 from foretrace.program.kernels import Stream
 
 EMBEDDING_LAUNCHES: Final = 22
@@ -166,8 +166,8 @@ def _embedding(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
 
 def _embedding_backward(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
     gradient = given[0]
-    hidden, entries = gradient.last, value(inputs, 2)
-    table = int(entries) * hidden * gradient.size if entries.isdigit() else 0
+    hidden, entries = gradient.last, whole_numbers(value(inputs, 2))
+    table = max(entries[0], 0) * hidden * gradient.size if len(entries) == 1 else 0
     return Stream("embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table)
 
 
@@ -197,8 +197,7 @@ def _nll(_: str, __: Inputs, given: list[Tensor]) -> Stream:
 
 def _reduction(inputs: Inputs, x: Tensor) -> Stream:
     """Sums, means and the like; over all dimensions where those it reduces were not recorded."""
-    listed = [word for word in value(inputs, 1).strip("[]").split(",") if word.strip().lstrip("-").isdigit()]
-    gone = [int(word) % max(len(x.dims), 1) for word in listed if x.dims]
+    gone = [number % len(x.dims) for number in whole_numbers(value(inputs, 1)) if x.dims]
     length = prod(x.dims[i] for i in gone) if gone else x.count
     return Stream("reduce", x.bytes, x.bytes // max(length, 1), rows=length)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from foretrace.basics.numbers import MAX_WHOLE, NumberError, whole_number
 from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
 
 ELEMENT_BYTES: Final = {
@@ -31,6 +33,11 @@ ELEMENT_BYTES: Final = {
     "c10::complex<double>": 16,
 }
 """Bytes of an element by the name that PyTorch's profiler gives its type."""
+
+_MAX_ELEMENTS: Final = 1 << 50
+"""Of a tensor: no GPU's memory has a thousandth of it."""
+_MAX_LISTED: Final = 64
+"""Dimensions of a tensor that an op can name; PyTorch allows 64."""
 
 _DTYPE: Final = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 
@@ -120,7 +127,7 @@ def tensor_list(inputs: Inputs, at: int, assumed: str = "c10::BFloat16") -> list
     return [
         Tensor(_flat(own_dims), assumed, per[i] if i < len(per) else ())
         for i, own_dims in enumerate(dims)
-        if not isinstance(own_dims, int)
+        if not isinstance(own_dims, int) and _is_possible(own_dims)
     ]
 
 
@@ -129,8 +136,22 @@ def value(inputs: Inputs, at: int) -> str:
     return inputs.values[at] if 0 <= at < len(inputs.values) else ""
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Returns the whole numbers of a recorded value such as "[0, -1]"; those that cannot be read are left out."""
+    numbers: list[int] = []
+    for word in text.strip("[]").split(",", _MAX_LISTED)[:_MAX_LISTED]:
+        with suppress(NumberError):
+            numbers.append(whole_number(word, least=-MAX_WHOLE))
+    return numbers
+
+
 def _is_tensor(dims: Dims, type_: str) -> bool:
-    return type_ in ELEMENT_BYTES and all(isinstance(dim, int) and dim >= 0 for dim in dims)
+    return type_ in ELEMENT_BYTES and _is_possible(dims)
+
+
+def _is_possible(dims: Dims) -> bool:
+    """Returns whether a tensor can have these sizes."""
+    return all(isinstance(dim, int) and 0 <= dim for dim in dims) and prod(_flat(dims)) <= _MAX_ELEMENTS
 
 
 def _flat(dims: Dims) -> tuple[int, ...]:

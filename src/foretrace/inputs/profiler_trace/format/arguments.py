@@ -1,12 +1,19 @@
-"""Reads the arguments of events: an op's inputs, and collectives as `record_param_comms` describes them."""
+"""Reads the arguments of events: an op's inputs, and collectives as `record_param_comms` describes them.
+
+Arguments come from files that nobody checked. A value that cannot be read counts as not recorded; an event whose sizes
+are nested too deep, or whose groups are larger than any cluster, is counted as odd.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from marshal import dumps
 from typing import Any, Final
 
+from foretrace.basics.limits import MAX_GPUS, check_limit
+from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Dims, Inputs
 
 COLLECTIVE: Final = "Collective name"
@@ -30,23 +37,40 @@ _CALL_KEYS: Final = (
     "Dst Rank",
 )
 _ELLIPSIS = "..."
-_WHOLE = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"-?[0-9]+")
+_LEAST = -(1 << 63)
+_MAX_LEVELS: Final = 8
+"""Levels of lists in the sizes of tensors: a list of lists of tensors has 3."""
+_MAX_TEXT: Final = 1 << 16
+"""Characters of a recorded input; Kineto itself cuts lists off after a few dozen values."""
+_MAX_LISTED: Final = 32_000_000
+"""Ranks and splits of all groups of a trace together."""
 
 
-def whole(value: object) -> int:
-    """Returns a whole number of 64 bits from a number or its text; -1 where there is none."""
+def whole(value: object, *, least: int = _LEAST) -> int:
+    """Returns a whole number of 64 bits, from `least` on, from a number or its text; -1 where there is none.
+
+    Addresses of streams are written in hexadecimal.
+    """
     try:
-        number = int(value, 0) if isinstance(value, str) else int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
+        if isinstance(value, str) and value[:2] in ("0x", "0X") and len(value) < 19 and value.isalnum():
+            value = int(value, 16)
+        return whole_number(value, least=least)
+    except (NumberError, ValueError):
         return -1
-    return number if -(1 << 63) <= number < 1 << 63 else -1
+
+
+def count(value: object) -> int:
+    """Returns a whole number from 0 on, or -1."""
+    return whole(value, least=0)
 
 
 class InputTable:
-    """Distinct inputs, numbered as they come."""
+    """Distinct inputs, numbered as they come. `odd` counts events whose inputs cannot be read."""
 
     def __init__(self) -> None:
         self.distinct: list[Inputs] = []
+        self.odd = 0
         self._numbers: dict[bytes, int] = {}
 
     def number(self, arguments: Mapping[str, Any]) -> int:
@@ -57,60 +81,80 @@ class InputTable:
         if not isinstance(dims, list):
             return -1
         parts = (dims, *(arguments.get(key) for key in _PARTS))
-        # Nested lists cannot be keys; their bytes can, and are made faster than any text.
-        key = dumps(parts, 0)
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self.distinct)
-            types, values, strides = (part if isinstance(part, list) else [] for part in parts[1:])
-            self.distinct.append(Inputs(_dims(dims), _texts(types), _texts(values), _dims(strides)))
+        try:
+            # Nested lists cannot be keys; their bytes can, and are made faster than any text.
+            key = dumps(parts, 0)
+            known = self._numbers.get(key)
+            if known is None:
+                types, values, strides = (part if isinstance(part, list) else [] for part in parts[1:])
+                self.distinct.append(Inputs(_dims(dims), _texts(types), _texts(values), _dims(strides)))
+                known = self._numbers[key] = len(self.distinct) - 1
+        except (ValueError, RecursionError):
+            self.odd += 1
+            return -1
         return known
 
 
 def _dims(values: Iterable[Any]) -> tuple[Dims, ...]:
-    return tuple(_sizes(value) for value in values)
+    return tuple(nested_sizes(value) for value in values)
 
 
-def _sizes(value: Any) -> Dims:
+def nested_sizes(value: Any, level: int = 1) -> Dims:
+    """Returns lists of sizes as tuples, -1 for what is not a whole number; raises ValueError where they are too deep."""
     if not isinstance(value, list):
         return ()
-    return tuple(_sizes(size) if isinstance(size, list) else whole(size) for size in value)
+    if level > _MAX_LEVELS:
+        raise ValueError("nested too deep")
+    return tuple(nested_sizes(size, level + 1) if isinstance(size, list) else whole(size) for size in value)
 
 
 def _texts(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(value if isinstance(value, str) else str(value) for value in values)
+    return tuple((value if isinstance(value, str) else str(value))[:_MAX_TEXT] for value in values)
 
 
 class CallTable:
-    """Distinct collectives, numbered as they come. `elided` counts those whose ranks were not all written."""
+    """Distinct collectives, numbered as they come.
+
+    `elided` counts those whose ranks were not all written, `odd` the events whose arguments cannot be read.
+    """
 
     def __init__(self) -> None:
         self.distinct: list[CollectiveArguments] = []
         self.elided = 0
+        self.odd = 0
+        self._listed = 0
         self._numbers: dict[tuple[str, ...], int] = {}
 
     def number(self, arguments: Mapping[str, Any]) -> int:
-        """Returns the number of the collective that an event's arguments describe."""
-        key = tuple(str(arguments.get(name, "")) for name in _CALL_KEYS)
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self.distinct)
-            self.distinct.append(self._call(arguments))
+        """Returns the number of the collective that an event's arguments describe; -1 where they cannot be read."""
+        try:
+            key = tuple(str(arguments.get(name, "")) for name in _CALL_KEYS)
+            known = self._numbers.get(key)
+            if known is None:
+                self.distinct.append(self._call(arguments))
+                known = self._numbers[key] = len(self.distinct) - 1
+        except (ValueError, RecursionError):
+            self.odd += 1
+            return -1
         return known
 
     def _call(self, arguments: Mapping[str, Any]) -> CollectiveArguments:
         name = str(arguments[COLLECTIVE])
-        size = whole(arguments.get("Group size"))
+        size = count(arguments.get("Group size"))
+        if size > MAX_GPUS:
+            raise ValueError("a group larger than any cluster")
         ranks, complete = group_ranks(arguments, size)
         splits = [listed(arguments.get(key)) for key in ("In split size", "Out split size")]
+        self._listed += len(ranks) + sum(len(split) for split, _ in splits)
+        check_limit(self._listed, _MAX_LISTED, "ranks and splits of collectives", None)
         self.elided += not (complete and all(whole_list for _, whole_list in splits))
-        source, target = whole(arguments.get("Src Rank")), whole(arguments.get("Dst Rank"))
+        source, target = count(arguments.get("Src Rank")), count(arguments.get("Dst Rank"))
         peer = target if "send" in name.lower() or source < 0 else source
         group = arguments.get("Process Group Name", arguments.get("Process Group ID", ""))
         return CollectiveArguments(
             name=name,
-            in_elements=whole(arguments.get("In msg nelems")),
-            out_elements=whole(arguments.get("Out msg nelems")),
+            in_elements=count(arguments.get("In msg nelems")),
+            out_elements=count(arguments.get("Out msg nelems")),
             dtype=str(arguments.get("dtype", "")),
             group=str(group),
             group_size=size,
@@ -134,19 +178,28 @@ def group_ranks(arguments: Mapping[str, Any], size: int) -> tuple[tuple[int, ...
     return (follow, True) if follow else (ranks, complete)
 
 
+@lru_cache(maxsize=16)
 def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
-    """Returns the ranks of a group by its first rank, stride and size; () where one of these is not given (below 0)."""
-    return tuple(range(start, start + size * stride, stride)) if start >= 0 and stride > 0 and size > 0 else ()
+    """Returns the ranks of a group by its first rank, stride and size.
+
+    Returns () where one of these is not given (below 0), or where no cluster has such ranks.
+    """
+    if start < 0 or stride <= 0 or size <= 0 or start + (size - 1) * stride >= MAX_GPUS:
+        return ()
+    return tuple(range(start, start + size * stride, stride))
 
 
 def listed(value: object) -> tuple[tuple[int, ...], bool]:
     """Returns the whole numbers of a list or of its text, and whether they are complete.
 
-    There are none where the text leaves some out ("...").
+    There are none where the text leaves some out ("..."), or where one of them is not a whole number from 0 on.
     """
     if isinstance(value, list):
-        return tuple(whole(number) for number in value), True
-    text = value if isinstance(value, str) else ""
-    if _ELLIPSIS in text:
-        return (), False
-    return tuple(map(int, _WHOLE.findall(text))), True
+        numbers = [count(number) for number in value]
+    else:
+        text = value if isinstance(value, str) else ""
+        if _ELLIPSIS in text:
+            return (), False
+        numbers = [count(number) for number in _WHOLE.findall(text)]
+    return ((), False) if -1 in numbers else (tuple(numbers), True)
+

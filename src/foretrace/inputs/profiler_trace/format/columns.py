@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Ints, Longs
+from foretrace.basics.numbers import MAX_REAL, NumberError, real_number
 from foretrace.inputs.profiler_trace.format.arguments import COLLECTIVE, CallTable, InputTable, whole
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory
 
@@ -101,6 +103,12 @@ _BLOCKS: Final = "blocks per SM"
 
 _HEAD: Final = itemgetter("name", "pid", "tid", "ts", "dur")
 _NOTHING: Final[dict[str, Any]] = {}
+_PLAIN_NUMBERS: Final = re.compile(r"[0-9.\n+-]*")
+_MAX_NUMBER: Final = 40
+"""Characters of a time as text: 64 bits have 20 digits."""
+
+_ODD: Final = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""Raised by events whose fields are of other types than Kineto's."""
 
 
 class Numbers(dict[Any, int]):
@@ -125,6 +133,8 @@ class Columns:
         """Events of categories that are not known."""
         self.untimed = 0
         """Events without a time or duration."""
+        self.odd = 0
+        """Events that cannot be read for another reason."""
         self.unread: Counter[str] = Counter()
         """Events that are no spans, by what they are."""
         self.stacks = False
@@ -138,6 +148,8 @@ class Columns:
         try:
             for event in events:
                 by_category[event.get("cat")].append(event)
+            if not all(isinstance(written, str | None) for written in by_category):
+                by_category = self._odd(events)
         except (AttributeError, TypeError):
             by_category = self._odd(events)
         self._plain(by_category.pop(None, []))
@@ -158,7 +170,10 @@ class Columns:
         for event in events:
             if isinstance(event, dict):
                 category = event.get("cat")
-                by_category[category if isinstance(category, str) else None].append(event)
+                if isinstance(category, str | None):
+                    by_category[category].append(event)
+                else:
+                    self.odd += 1
             elif event:  # an empty object or text ends some lists of events
                 self.unread["no event"] += 1
         return by_category
@@ -190,23 +205,36 @@ class Columns:
                 if event.get("name") == "thread_name":
                     arguments = event.get("args")
                     name = arguments.get("name") if isinstance(arguments, dict) else None
-                    self.thread_names[str(event.get("pid")), str(event.get("tid"))] = str(name or "").strip()
+                    key = _word(event.get("pid")), _word(event.get("tid"))
+                    self.thread_names[key] = _word(name or "").strip()
             elif phase == "X":
-                known = _LEGACY.get(str(event.get("pid")), EventCategory.OTHER)
+                known = _LEGACY.get(_word(event.get("pid")), EventCategory.OTHER)
                 if known is EventCategory.OTHER:
                     self.unknown["none"] += 1
                 legacy[known].append(event)
             elif phase not in ("i", "I", "s", "f", "t"):
-                self.unread[f'phase "{phase}"'] += 1
+                self.unread[f'phase "{_word(phase)}"'] += 1
         for category, some in sorted(legacy.items()):
             self._spans(category, some)
 
     def _spans(self, category: EventCategory, events: list[dict[str, Any]]) -> None:
         try:
             self._columns(category, events)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            if good := self._timed(events):
-                self._columns(category, good)
+        except _ODD:
+            good = self._timed(events)
+            try:
+                if good:
+                    self._columns(category, good)
+            except _ODD:
+                for event in good:
+                    self._single(category, event)
+
+    def _single(self, category: EventCategory, event: dict[str, Any]) -> None:
+        """Takes one event of a block in which an event cannot be read."""
+        try:
+            self._columns(category, [event])
+        except _ODD:
+            self.odd += 1
 
     def _columns(self, category: EventCategory, events: list[dict[str, Any]]) -> None:
         names, processes, threads, starts, durations = zip(*map(_HEAD, events), strict=True)
@@ -229,9 +257,10 @@ class Columns:
             filled["bytes"] = filled.pop("size")  # ROCm says a copy's bytes where it is called
         if category in (EventCategory.MEMCPY, EventCategory.MEMSET):
             rate = _floats([argument.get(_BANDWIDTH, -1) for argument in arguments])
-            filled["bytes_per_s"] = np.where(rate >= 0, rate * 1e9, -1.0)
+            filled["bytes_per_s"] = np.where((rate >= 0) & (rate < MAX_REAL), rate * 1e9, -1.0)
         if category is EventCategory.KERNEL:
-            filled["blocks_per_sm"] = _floats([argument.get(_BLOCKS, -1) for argument in arguments])
+            blocks = _floats([argument.get(_BLOCKS, -1) for argument in arguments])
+            filled["blocks_per_sm"] = np.where(np.isfinite(blocks), blocks, -1.0)
         if category in (EventCategory.CPU_OP, EventCategory.ANNOTATION):
             self.stacks = self.stacks or bool(arguments[-1].get("Call stack"))
             number = self.inputs.number
@@ -248,12 +277,12 @@ class Columns:
         good = []
         for event in events:
             if event.get("ph", "X") != "X":
-                self.unread[f'phase "{event.get("ph")}"'] += 1
+                self.unread[f'phase "{_word(event.get("ph"))}"'] += 1
             elif _is_time(event.get("ts")) and _is_time(event.get("dur")):
                 arguments = event.get("args")
                 good.append(
                     {
-                        "name": str(event.get("name", "")),
+                        "name": _word(event.get("name", "")),
                         "pid": whole(event.get("pid", -1)),
                         "tid": whole(event.get("tid", -1)),
                         "ts": event["ts"],
@@ -302,15 +331,33 @@ def _numbers_of(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], defa
 def _floats(values: Sequence[Any]) -> Floats:
     try:
         return np.frombuffer(array("d", values), np.float64)
-    except TypeError:
+    except (TypeError, OverflowError):
+        try:
+            if _are_plain(values):
+                return np.array(list(map(float, values)))
+        except ValueError:
+            pass  # "1.2.3" and the like
         return np.array([_float(value) for value in values])
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    """Returns whether all values are texts of digits, as times are kept where a float would round them."""
+    try:
+        return _PLAIN_NUMBERS.fullmatch("\n".join(values)) is not None
+    except TypeError:
+        return False
 
 
 def _float(value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
+        return real_number(value, least=-MAX_REAL)
+    except NumberError:
         return float("nan")
+
+
+def _word(value: object) -> str:
+    """Returns the text of a field; nothing for what is neither text nor a number."""
+    return value if isinstance(value, str) else str(value) if isinstance(value, int | float | None) else ""
 
 
 def _rounded_ns(durations: Sequence[Any]) -> Floats:
@@ -325,7 +372,8 @@ def nanoseconds(times_us: Sequence[Any]) -> Longs:
     A time that is not a number becomes the least number of 64 bits.
     """
     if any(isinstance(time, str) for time in times_us[-1:]):
-        return np.array([_exact(time) for time in times_us], np.int64)
+        plain = _are_plain(times_us)
+        return np.array([_exact(time, plain) for time in times_us], np.int64)
     us = _floats(times_us)
     good = np.abs(us) < _FURTHEST_US
     whole_us = np.floor(np.where(good, us, 0.0))
@@ -337,9 +385,12 @@ def nanoseconds(times_us: Sequence[Any]) -> Longs:
 NO_TIME: Final = np.iinfo(np.int64).min
 
 
-def _exact(time_us: Any) -> int:
+def _exact(time_us: Any, plain: bool) -> int:
+    """Returns a time in nanoseconds, every digit of it; `plain` says that it is text of digits."""
     try:
-        time = Decimal(time_us)
+        if not plain:
+            real_number(time_us, least=-_FURTHEST_US, most=_FURTHEST_US)
+        time = Decimal(time_us if len(str(time_us)) <= _MAX_NUMBER else float(time_us))
         return int((time * 1000).to_integral_value()) if abs(time) < _FURTHEST_US else NO_TIME
-    except (InvalidOperation, TypeError, ValueError):
+    except (ArithmeticError, NumberError, TypeError, ValueError):
         return NO_TIME

@@ -6,17 +6,18 @@ packed with gzip. A tensor is [id, storage, offset, elements, bytes per element,
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import AnyFile, read_whole
-from foretrace.inputs.profiler_trace.format.arguments import listed, strided
+from foretrace.basics.files import AnyFile, read_whole, unpack
+from foretrace.basics.limits import MAX_GPUS
+from foretrace.basics.numbers import NumberError, whole_number
+from foretrace.basics.records import read_json
+from foretrace.inputs.profiler_trace.format.arguments import count, listed, nested_sizes, strided
 from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Dims, Inputs
 from foretrace.inputs.profiler_trace.format.text import head_of
 
@@ -25,6 +26,9 @@ _SCHEMA: Final = re.compile(rb'"schema"\s*:\s*"\d+\.\d+')
 _BESIDE: Final = (b'"pid"', b'"nodes"')
 _HINT: Final = "expected what torch.profiler.ExecutionTraceObserver writes: {schema, pid, nodes: [...]}"
 _COMMUNICATION: Final = "record_param_comms"
+_MAX_TEXT_BYTES: Final = 2 << 30
+"""Of one execution trace, unpacked."""
+_LEAST: Final = -(1 << 63)
 _SCALARS: Final = frozenset({"Int", "Double", "Bool", "ComplexDouble", "SymInt"})
 
 
@@ -93,16 +97,22 @@ def read_execution_trace(path: AnyFile) -> ExecutionTrace:
     data = _document(path)
     nodes, schema = data.get("nodes"), data.get("schema")
     if not isinstance(nodes, list) or not isinstance(schema, str):
-        raise InputError("wrong-format", "this is no execution trace", where=where, hint=_HINT)
+        raise InputError("wrong-format", "this is not an execution trace", where=where, hint=_HINT)
     parsed: list[ExecutionNode] = []
     groups: dict[str, tuple[int, ...]] = {}
     for at, raw in enumerate(nodes):
         try:
             node = _node(raw)
             if "process_group:init" in node.name:
-                groups |= _groups(raw)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InputError("bad-value", f"nodes[{at}] cannot be read: {error!r}", where=where, hint=_HINT) from None
+                groups |= _groups(raw, where)
+        except KeyError as error:
+            raise InputError("missing-field", f"nodes[{at}] has no {error}", where=where, hint=_HINT) from None
+        except NumberError as error:
+            text = f"nodes[{at}] has a number that {error.problem}"
+            raise InputError(error.code, text, where=where, hint=_HINT) from None
+        except (TypeError, ValueError, IndexError, AttributeError):
+            text = f"nodes[{at}] does not have the form of a node"
+            raise InputError("bad-value", text, where=where, hint=_HINT) from None
         parsed.append(node)
     parsed.sort(key=lambda node: node.number)
     process = data.get("pid")
@@ -110,22 +120,11 @@ def read_execution_trace(path: AnyFile) -> ExecutionTrace:
 
 
 def _document(path: AnyFile) -> dict[str, Any]:
-    data = read_whole(path, "execution trace", _HINT)
-    try:
-        if data.startswith(b"\x1f\x8b"):
-            data = gzip.decompress(data)
-    except (EOFError, OSError, zlib.error) as error:
-        raise InputError(
-            "bad-compression", f"the packed file is cut short or damaged: {error}", where=str(path)
-        ) from None
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            "bad-syntax", f"the JSON ends early or is damaged: {error}", where=str(path), hint=_HINT
-        ) from None
+    where = str(path)
+    data = unpack(read_whole(path, "execution trace", _HINT), "execution trace", where, _MAX_TEXT_BYTES)
+    document = read_json(data, where, _HINT)
     if not isinstance(document, dict):
-        raise InputError("wrong-format", "this is no execution trace", where=str(path), hint=_HINT)
+        raise InputError("wrong-format", "this is not an execution trace", where=where, hint=_HINT)
     return document
 
 
@@ -143,12 +142,12 @@ def _node(raw: Mapping[str, Any]) -> ExecutionNode:
         )
     name = str(raw["name"])
     return ExecutionNode(
-        number=int(raw["id"]),
+        number=_whole(raw["id"]),
         name=name,
-        parent=int(parent),
-        function=int(facts.get("rf_id", -1)),
-        sequence=int(facts.get("seq_id", -1)),
-        thread=int(facts.get("tid", -1)),
+        parent=_whole(parent),
+        function=_whole(facts.get("rf_id", -1)),
+        sequence=_whole(facts.get("seq_id", -1)),
+        thread=_whole(facts.get("tid", -1)),
         schema=str(facts.get("op_schema", "")),
         inputs=_inputs(inputs),
         reads=tuple(_tensors(inputs["values"], inputs["types"])),
@@ -157,16 +156,23 @@ def _node(raw: Mapping[str, Any]) -> ExecutionNode:
     )
 
 
+def _whole(value: object) -> int:
+    """Returns a whole number of 64 bits; raises NumberError for anything else. Ids of threads may be above 2^63."""
+    return whole_number(value, least=_LEAST, most=-2 * _LEAST)
+
+
 def _inputs(side: Mapping[str, Any]) -> Inputs:
     """Returns inputs in the words of Kineto's "Input type", so that both are read in the same way."""
     types = [_kineto_type(str(word)) for word in side["types"]]
     tensors = ["Tensor(" in str(word) for word in side["types"]]
     strides = side.get("strides", ())
     return Inputs(
-        dims=tuple(_dims(shape) if tensor else () for shape, tensor in zip(side["shapes"], tensors, strict=True)),
+        dims=tuple(
+            nested_sizes(shape) if tensor else () for shape, tensor in zip(side["shapes"], tensors, strict=True)
+        ),
         types=tuple(types),
         values=tuple("" if tensor else _text(value) for value, tensor in zip(side["values"], tensors, strict=True)),
-        strides=tuple(_dims(stride) if tensor else () for stride, tensor in zip(strides, tensors, strict=False)),
+        strides=tuple(nested_sizes(stride) if tensor else () for stride, tensor in zip(strides, tensors, strict=False)),
     )
 
 
@@ -177,10 +183,6 @@ def _kineto_type(word: str) -> str:
     if word.startswith("GenericList["):
         return "TensorList" if "Tensor(" in word else "ScalarList"
     return "Scalar" if word in _SCALARS else ""
-
-
-def _dims(shape: Any) -> Dims:
-    return tuple(_dims(size) if isinstance(size, list) else int(size) for size in shape)
 
 
 def _text(value: Any) -> str:
@@ -202,7 +204,8 @@ def _tensors(values: Sequence[Any], types: Sequence[Any]) -> Iterator[ExecutionT
 
 
 def _tensor(value: Sequence[Any]) -> ExecutionTensor:
-    return ExecutionTensor(int(value[0]), int(value[1]), int(value[3]), int(value[4]), str(value[5]))
+    number, storage, elements, size = (_whole(value[at]) for at in (0, 1, 3, 4))
+    return ExecutionTensor(number, storage, max(elements, 0), max(size, 0), str(value[5]))
 
 
 def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArguments | None:
@@ -212,15 +215,15 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArgu
     """
     if "collective_name" in facts:
         start, stride, size = (
-            int(facts.get(name, -1)) for name in ("global_rank_start", "global_rank_stride", "pg_size")
+            count(facts.get(name, -1)) for name in ("global_rank_start", "global_rank_stride", "pg_size")
         )
         return CollectiveArguments(
             name=str(facts["collective_name"]),
-            in_elements=int(facts.get("in_msg_nelems", -1)),
-            out_elements=int(facts.get("out_msg_nelems", -1)),
+            in_elements=count(facts.get("in_msg_nelems", -1)),
+            out_elements=count(facts.get("out_msg_nelems", -1)),
             dtype=str(facts.get("dtype", "")),
             group=str(facts.get("pg_name", "")),
-            group_size=size,
+            group_size=size if size <= MAX_GPUS else -1,
             ranks=strided(start, stride, size),
             in_split=listed(facts.get("in_split_size"))[0],
             out_split=listed(facts.get("out_split_size"))[0],
@@ -234,8 +237,8 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArgu
     return CollectiveArguments(name=str(words[-1]), in_elements=elements, dtype=kinds[0] if kinds else "")
 
 
-def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _groups(raw: Mapping[str, Any], where: str) -> dict[str, tuple[int, ...]]:
     """Returns the process groups that the process had, from the node that lists them."""
     values = raw["inputs"]["values"] if isinstance(raw["inputs"], dict) else raw["inputs"]
-    listed = json.loads(values[0]) if values and isinstance(values[0], str) else []
-    return {str(group.get("pg_name", "")): tuple(int(rank) for rank in group.get("ranks", ())) for group in listed}
+    groups = read_json(values[0], f"{where}: process groups") if values and isinstance(values[0], str) else []
+    return {str(group.get("pg_name", "")): listed(list(group.get("ranks") or ()))[0] for group in groups}

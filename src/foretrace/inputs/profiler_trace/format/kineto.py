@@ -11,13 +11,21 @@ from typing import Any, Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Ints, Longs, Mask
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
 from foretrace.basics.files import AnyFile
-from foretrace.inputs.profiler_trace.format.arguments import whole
+from foretrace.basics.limits import MAX_GPUS
+from foretrace.inputs.profiler_trace.format.arguments import count, listed, whole
 from foretrace.inputs.profiler_trace.format.columns import NO_TIME, Columns
 from foretrace.inputs.profiler_trace.format.kineto_json import NO_PROFILE, KinetoJson
 from foretrace.inputs.profiler_trace.format.names import rank_in_name
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Events, RankProfile, Thread, TracedDevice
+from foretrace.inputs.profiler_trace.format.records import (
+    EventCategory,
+    Events,
+    RankProfile,
+    Thread,
+    TracedDevice,
+    usable_times,
+)
 from foretrace.inputs.profiler_trace.format.text import PIECE_BYTES, TextFile
 
 _NO_STREAM: Final = (1 << 32) - 1
@@ -26,9 +34,8 @@ _NO_STREAM: Final = (1 << 32) - 1
 _OF_MODELS: Final = {"model_type", "architectures", "num_hidden_layers"}
 """Keys of Hugging Face's config.json, which is JSON too."""
 
-FURTHEST_NS: Final = 86_400 * 10**9
-"""Events further than a day from the middle one were not timed: drivers give some a time of 0."""
-
+_MAX_NAME: Final = 1 << 14
+"""Characters of a name; those of C++ templates have up to a few thousand."""
 
 def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
     """Reads the trace in a file, whose text is read in pieces of `piece_bytes`."""
@@ -42,10 +49,9 @@ def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
             for block in written.blocks():
                 columns.add(block)
     except InputError as error:
-        if written.counted or not written.events:
-            raise
-        message = f"{error.message}, after {written.events:,} events"
-        raise InputError(error.code, message, where=error.where, hint=error.hint) from None
+        told = written.counted or not written.events
+        message = error.message if told else f"{error.message}, after {written.events:,} events"
+        raise InputError(error.code, message, where=error.where or where, hint=error.hint) from None
     if not written.has_list:
         raise _no_events(written.others, where)
     if not columns.count:
@@ -83,7 +89,7 @@ def _trace(
 ) -> RankProfile:
     distributed = others.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    groups, descriptions = _groups(distributed)
+    groups, descriptions = _groups(distributed, notes, where)
     calls = tuple(columns.calls.distinct)
     for call in calls:
         if call.group and call.ranks:
@@ -92,24 +98,24 @@ def _trace(
             descriptions.setdefault(call.group, call.description)
     names = columns.thread_names
     threads = tuple(
-        Thread(whole(process), whole(thread), names.get((str(process), str(thread)), ""))
+        Thread(whole(process), whole(thread), _name(names.get((str(process), str(thread)), "")))
         for process, thread in columns.threads
     )
     return RankProfile(
         path=where,
         producer="kineto",
         rank=_rank(distributed, where, notes),
-        world=_count(distributed.get("world_size")),
+        world=_ranks(distributed, "world_size", notes, where),
         devices=_devices(others.get("deviceProperties")),
         groups=groups,
         facts=_facts(others, distributed, columns, events),
-        strings=tuple(map(str, columns.names)),
+        strings=tuple(str(name)[:_MAX_NAME] for name in columns.names),
         threads=threads,
         inputs=tuple(columns.inputs.distinct),
         calls=calls,
         events=events,
         diagnostics=tuple(notes),
-        origin_ns=origin_ns + (_count(others.get("baseTimeNanoseconds")) or 0),
+        origin_ns=origin_ns + max(count(others.get("baseTimeNanoseconds")), 0),
         descriptions=descriptions,
     )
 
@@ -150,20 +156,12 @@ def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Even
 
 def _kept(start: Longs, duration: Floats, notes: list[Diagnostic], where: str) -> Mask:
     timed = (start != NO_TIME) & np.isfinite(duration)
-    negative = timed & (duration < 0)
-    kept = timed & ~negative
-    far = np.zeros_like(kept)
-    if kept.any():
-        far = kept & (np.abs(start - int(np.median(start[kept]))) > FURTHEST_NS)
-    for some, what in (
-        (~timed, "have a time or duration that is no number"),
-        (negative, "have a negative duration"),
-        (far, "are more than a day from the others"),
-    ):
-        if some.any():
-            notes.append(Diagnostic("warning", "rows-skipped", f"{int(some.sum()):,} events {what}: left out", where))
-    near: Mask = kept & ~far
-    return near
+    kept, more = usable_times(start, np.where(timed, duration, 0.0), timed, where)
+    if not timed.all():
+        text = f"{int((~timed).sum()):,} events have a time or duration that is not a number: left out"
+        notes.append(Diagnostic("warning", "rows-skipped", text, where))
+    notes += more
+    return kept
 
 
 def _small(values: Longs) -> Ints:
@@ -187,34 +185,55 @@ def _copied_bytes(events: Events) -> None:
 
 
 def _rank(distributed: Mapping[str, Any], where: str, notes: list[Diagnostic]) -> int | None:
-    rank = _count(distributed.get("rank"))
+    rank = _ranks(distributed, "rank", notes, where)
     if rank is not None:
         return rank
     rank = rank_in_name(Path(where).name)
-    world = _count(distributed.get("world_size"))
-    if rank is None or (world is not None and rank >= world):
+    world = count(distributed.get("world_size"))
+    if rank is None or 0 <= world <= rank:
         return None
     notes.append(Diagnostic("note", "guessed", f"rank {rank} by the name of the file: the trace does not say", where))
     return rank
 
 
-def _count(value: object) -> int | None:
-    number = whole(value)
-    return number if number >= 0 else None
+def _ranks(distributed: Mapping[str, Any], key: str, notes: list[Diagnostic], where: str) -> int | None:
+    """Returns a rank or a number of ranks; None where the trace states none that a cluster can have."""
+    if distributed.get(key) is None:
+        return None
+    number = count(distributed[key])
+    if 0 <= number <= MAX_GPUS:
+        return number
+    text = f"{key} of distributedInfo is not a number of ranks: left out"
+    if not any(note.message == text for note in notes):
+        notes.append(Diagnostic("warning", "bad-value", text, where))
+    return None
 
 
-def _groups(distributed: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+def _name(text: object) -> str:
+    """Returns the name of a device, thread or group as one line without control characters."""
+    name = text if isinstance(text, str) else str(text)
+    return printable(name[:_MAX_NAME]).replace("\n", " ")
+
+
+def _groups(
+    distributed: Mapping[str, Any], notes: list[Diagnostic], where: str
+) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     groups: dict[str, tuple[int, ...]] = {}
     descriptions: dict[str, str] = {}
     configured = distributed.get("pg_config")
     for group in configured if isinstance(configured, list) else []:
         if not isinstance(group, dict) or "pg_name" not in group:
             continue
-        name, ranks = str(group["pg_name"]), group.get("ranks")
+        name, ranks = _name(group["pg_name"]), group.get("ranks")
         if isinstance(ranks, list) and ranks:
-            groups[name] = tuple(whole(rank) for rank in ranks)
+            numbers, complete = listed(ranks)
+            if complete and max(numbers) < MAX_GPUS:
+                groups[name] = numbers
+            else:
+                text = f'the ranks of process group "{shortened(name)}" are not ranks: left out'
+                notes.append(Diagnostic("warning", "bad-value", text, f"{where}: distributedInfo.pg_config"))
         if group.get("pg_desc"):
-            descriptions[name] = str(group["pg_desc"])
+            descriptions[name] = _name(group["pg_desc"])
     return groups, descriptions
 
 
@@ -222,7 +241,7 @@ def _devices(written: object) -> tuple[TracedDevice, ...]:
     return tuple(
         TracedDevice(
             number=whole(device.get("id", number)),
-            name=str(device.get("name", "")),
+            name=_name(device.get("name", "")),
             sms=max(whole(device.get("numSms", 0)), 0),
             memory_bytes=max(whole(device.get("totalGlobalMem", 0)), 0),
         )
@@ -236,7 +255,7 @@ def _facts(
 ) -> dict[str, str]:
     """Returns what the file states about itself in a word, and how it was recorded as far as that is visible."""
     facts = {
-        key: str(value)
+        _name(key): _name(value)
         for part in (others, distributed)
         for key, value in part.items()
         if isinstance(value, str | int | float) and key not in ("rank", "world_size")
@@ -268,7 +287,7 @@ def _source_notes(source: TextFile, written: KinetoJson, where: str) -> list[Dia
 def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
     notes = []
     if columns.unknown:
-        shown = ", ".join(f'{count:,} "{name}"' for name, count in columns.unknown.most_common(5))
+        shown = ", ".join(f'{number:,} "{shortened(name)}"' for name, number in columns.unknown.most_common(5))
         notes.append(
             Diagnostic("note", "unknown-name", f"categories that are not known, kept as other events: {shown}", where)
         )
@@ -278,9 +297,16 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
                 "warning", "rows-skipped", f"{columns.untimed:,} events have no time or duration: left out", where
             )
         )
+    for odd, what in (
+        (columns.odd, "events have fields of the wrong type: left out"),
+        (columns.inputs.odd, "ops have inputs that cannot be read: their shapes are left out"),
+        (columns.calls.odd, "collectives have arguments that cannot be read: these are left out"),
+    ):
+        if odd:
+            notes.append(Diagnostic("warning", "rows-skipped", f"{odd:,} {what}", where))
     memory = columns.unread.pop("memory", 0)
     if columns.unread:
-        shown = ", ".join(f"{count:,} {what}" for what, count in columns.unread.most_common(5))
+        shown = ", ".join(f"{number:,} {shortened(what)}" for what, number in columns.unread.most_common(5))
         notes.append(Diagnostic("note", "rows-skipped", f"entries that are no spans of time, not read: {shown}", where))
     if memory:
         columns.unread["memory"] = memory

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
 from foretrace.basics.errors import InputError, shortened
+from foretrace.basics.limits import Deadline, limited, too_large
+from foretrace.basics.records import check_nesting
 
 SAFE_US: Final = float(2**43)
 """Times from here on, in microseconds, are kept as text: a float would not hold nanoseconds."""
@@ -27,11 +30,17 @@ _EVENT_END = re.compile(r"\}(?=[ \t\r\n]*(?:,[ \t\r\n]*\{|\]))")
 _MAX_ENDS = 3
 """Places where a malformed event may end that are tried."""
 _MAX_SINGLE = 4096
+_MAX_VALUE: Final = 256 << 20
+"""Characters of one event, or of one value next to the events; lists of groups of 100,000 ranks have a few million."""
+_MAX_BLANKS: Final = 16 << 20
+"""Blanks in a row."""
+_LEAST_SECONDS: Final = 20.0
+_CHARACTERS_PER_S: Final = 1e6
+"""A trace is read at 50 to 100 million characters per second, or one event after the other at a tenth of that."""
 _ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _NO_NUMBER: Final = re.compile(r"(?<=: )(-?)(nan|inf)(?=[\s,}\]])")
-_TEXTS: Final = re.compile(
-    r'("(?:name|Call stack|Module Hierarchy)"\s*:\s*")(.*?)("\s*(?:,\s*"[\w .%()/-]+"\s*:|\}))', re.DOTALL
-)
+_TEXT_BEGIN: Final = re.compile(r'"(?:name|Call stack|Module Hierarchy)"\s*:\s*"')
+_TEXT_END: Final = re.compile(r'"\s*(?:,\s*"[\w .%()/-]+"\s*:|\})')
 """Strings that may hold a quote, up to the quote that a key or the end of an object follows."""
 _QUOTE: Final = re.compile(r'(?<!\\)((?:\\\\)*)"')
 
@@ -64,6 +73,7 @@ class KinetoJson:
         self._exact = False
         self._decoder = json.JSONDecoder()
         self._decode_block = _block_decoder()
+        self._deadline = Deadline(_LEAST_SECONDS, "reading the trace", where)
 
     def blocks(self) -> Iterator[list[Any]]:
         """Yields the events, many at a time."""
@@ -101,7 +111,7 @@ class KinetoJson:
                 self._at += 1
                 yield from self._list()
             else:
-                self.others[key] = self._value()
+                self.others[key] = check_nesting(self._value(), self.where)
         self._at += 1
 
     def _list(self) -> Iterator[list[Any]]:
@@ -174,6 +184,7 @@ class KinetoJson:
 
     def _mended(self, malformed: _Malformed) -> list[Any]:
         """Makes an event of invalid JSON valid if that is possible; otherwise passes over it and counts it."""
+        self._deadline.check()
         look = malformed.at
         broken_after = look - self._at
         ends: list[int] = []
@@ -228,10 +239,15 @@ class KinetoJson:
 
     def _next(self) -> str:
         """Moves to the next character that is not a space and returns it; raises an error at the end of the file."""
+        blanks = 0
         while True:
-            self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches nothing too
+            at = self._at
+            self._at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
             if self._at < len(self._text):
                 return self._text[self._at]
+            blanks += self._at - at
+            if blanks > limited(_MAX_BLANKS):
+                raise too_large(f"there are more than {limited(_MAX_BLANKS):,} blanks in a row", self.where)
             if not self._more():
                 self._cut_off()
 
@@ -240,6 +256,9 @@ class KinetoJson:
         if self._ended:
             return False
         rest = self._text[self._at :]
+        if len(rest) > limited(_MAX_VALUE):
+            raise too_large(f"one value has more than {limited(_MAX_VALUE):,} characters", self.where)
+        self._deadline.check()
         new: list[str] = []
         size = 0
         while size <= len(rest):
@@ -249,6 +268,7 @@ class KinetoJson:
                 break
             new.append(piece)
             size += len(piece)
+        self._deadline.extend(size / _CHARACTERS_PER_S)
         if new:
             self._text, self._at, self._guess = rest + "".join(new), 0, True
         return bool(new)
@@ -301,7 +321,15 @@ def _repaired(event: str) -> str:
     """
     text = _NO_NUMBER.sub(lambda match: "NaN" if match[2] == "nan" else f"{match[1]}Infinity", event)
     text = _ESCAPE.sub(r"\\\\", text)
-    return _TEXTS.sub(lambda match: match[1] + _QUOTE.sub(r'\1\\"', match[2]) + match[3], text)
+    ends = [end.start() for end in _TEXT_END.finditer(text)]
+    parts: list[str] = []
+    done = 0
+    for begin in _TEXT_BEGIN.finditer(text):
+        at = bisect_left(ends, begin.end())
+        if begin.start() >= done and at < len(ends):
+            parts += text[done : begin.end()], _QUOTE.sub(r'\1\\"', text[begin.end() : ends[at]])
+            done = ends[at]
+    return "".join((*parts, text[done:]))
 
 
 def _too_coarse(events: list[Any]) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile
+from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.names import rank_in_name
 from foretrace.inputs.profiler_trace.format.nsys_tables import NsysTables, opened
 from foretrace.inputs.profiler_trace.format.nvtx_text import read_nvtx_text
@@ -28,6 +29,7 @@ from foretrace.inputs.profiler_trace.format.records import (
     RankProfile,
     Thread,
     TracedDevice,
+    usable_times,
 )
 
 _S: Final = 1e-9
@@ -108,7 +110,7 @@ class _Reader:
         self.tables = tables
         self.texts = tables.strings()
         self.thread_names = {
-            _whole(thread): self.texts.get(_whole(name), "")
+            whole(thread): self.texts.get(whole(name), "")
             for thread, name in tables.rows("ThreadNames", "globalTid", "nameId")
         }
         self.strings: dict[str, int] = {}
@@ -123,6 +125,7 @@ class _Reader:
         self._waits()
         self._ranges()
         columns = {name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]}
+        columns = self._timed(columns)
         process = columns.pop("process")
         on_device = np.isin(columns["category"], ON_DEVICE)
         known = sorted(set(process[on_device].tolist()) - {-1}) or sorted(set(process.tolist()) - {-1}) or [-1]
@@ -134,10 +137,26 @@ class _Reader:
             )
         if self.tables.missing:
             self._note("note", "not-recorded", f"this version of the export lacks {_some(self.tables.missing)}")
+        if self.tables.replaced:
+            self._note("note", "not-text", "some names hold bytes that are not UTF-8: shown as \ufffd")
         return [
             self._trace(number, {name: column[process == number] for name, column in columns.items()})
             for number in known
         ]
+
+    def _timed(self, columns: Mapping[str, Longs]) -> dict[str, Longs]:
+        """Returns the rows whose times can be: a session counts from 0 on."""
+        start, end = columns["start"], columns["end"]
+        early = (start < 0) | (end < 0)
+        if early.any():
+            self._note("warning", "rows-skipped", f"{int(early.sum()):,} events begin before the session: left out")
+        # As floats, since the difference of two times may not fit 64 bits.
+        duration = end.astype(np.float64) - start
+        kept, notes = usable_times(start, duration, ~early, self.tables.path)
+        self.notes += notes
+        if len(start) and not kept.any():
+            raise InputError("nothing-to-do", "no event of the export has a usable time", where=self.tables.path)
+        return {name: column[kept] for name, column in columns.items()}
 
     def _trace(self, process: int, columns: Mapping[str, Longs]) -> RankProfile:
         order = np.lexsort((columns["start"] - columns["end"], columns["start"]))
@@ -234,7 +253,7 @@ class _Reader:
         ranges = self.tables.numbers(table, ("start", "end", "globalTid", "textId", "eventType", "rowid"), among)
         if not len(ranges["start"]):
             return
-        own = {int(str(row)): str(text) for row, text in self._own_texts(table)}
+        own = {whole(row): str(text) for row, text in self._own_texts(table)}
         seen: dict[str, tuple[int, bool, int, int]] = {}
         facts = np.empty((len(ranges["start"]), 4), dtype=np.int64)
         for at, (number, row) in enumerate(zip(ranges["textId"].tolist(), ranges["rowid"].tolist(), strict=True)):
@@ -312,11 +331,11 @@ class _Reader:
         table = self.tables.rows("TARGET_INFO_GPU", "id", "name", "smCount", "totalMemory") or [
             (*row, 0, 0) for row in self.tables.rows("TARGET_INFO_GPU", "id", "name")
         ]
-        gpus = {_whole(row[0]): row for row in table}
+        gpus = {whole(row[0]): row for row in table}
         pairs = self.tables.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
-        numbers = {_whole(cuda): _whole(gpu) for gpu, cuda, owner in pairs if _whole(owner) == pid}
+        numbers = {whole(cuda): whole(gpu) for gpu, cuda, owner in pairs if whole(owner) == pid}
         return tuple(
-            TracedDevice(number, str(gpus[gpu][1] or ""), max(_whole(gpus[gpu][2]), 0), max(_whole(gpus[gpu][3]), 0))
+            TracedDevice(number, str(gpus[gpu][1] or ""), max(whole(gpus[gpu][2]), 0), max(whole(gpus[gpu][3]), 0))
             for number, gpu in sorted((numbers or {gpu: gpu for gpu in gpus}).items())
             if gpu in gpus
         )
@@ -324,7 +343,7 @@ class _Reader:
     def _session_ns(self) -> int:
         """Returns when the session began, from which times count, in nanoseconds of the wall clock; 0 if not stated."""
         rows = self.tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
-        return max(_whole(rows[0][0]), 0) if rows else 0
+        return max(whole(rows[0][0]), 0) if rows else 0
 
     def _facts(self, process: int) -> dict[str, str]:
         """Returns versions and the process, and nothing of its environment, which a report also holds."""
@@ -335,7 +354,7 @@ class _Reader:
             if str(name) in ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION")
         }
         names = {
-            _whole(global_pid) >> _PROCESS_BITS: str(name)
+            whole(global_pid) >> _PROCESS_BITS: str(name)
             for global_pid, name in self.tables.rows("PROCESSES", "globalPid", "name")
         }
         pid = process & ((1 << _PROCESS_BITS) - 1)
@@ -387,10 +406,6 @@ def _last_before(known: tuple[Longs, ...], asked: tuple[Longs, ...]) -> Longs:
     latest = np.full(len(order), -1, dtype=np.int64)
     latest[order] = np.where(same, at, -1)
     return latest[count:]
-
-
-def _whole(value: object) -> int:
-    return int(str(value)) if value is not None else -1
 
 
 def _some(names: list[str]) -> str:

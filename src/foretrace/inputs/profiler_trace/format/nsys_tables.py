@@ -18,12 +18,22 @@ import numpy as np
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import AnyFile, InputFile, input_file
+from foretrace.basics.limits import Deadline
+from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.sniff import SQLITE
 
 _HEADER_BYTES: Final = 100
 _ROWS_AT_ONCE: Final = 1 << 16
 _WAIT_S: Final = 2.0
 """How long another program that writes to the file is waited for."""
+
+_MAX_CELL_BYTES: Final = 64 << 20
+_LEAST_SECONDS: Final = 20.0
+_BYTES_PER_S: Final = 5e6
+"""Exports are read at 20 million bytes per second or more."""
+
+_STEPS_BETWEEN_CHECKS: Final = 100_000
+"""Instructions of SQLite's virtual machine: about a millisecond."""
 
 EXPORT_HINT: Final = "expected the output of: nsys export --type sqlite REPORT.nsys-rep"
 
@@ -33,7 +43,10 @@ class NsysTables:
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self.path = path
+        self.replaced = False
+        """Whether some text is not UTF-8."""
         self._connection = connection
+        connection.text_factory = self._text
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.names = frozenset(str(name) for (name,) in names)
         self.missing: list[str] = []
@@ -71,7 +84,14 @@ class NsysTables:
 
     def strings(self) -> dict[int, str]:
         """Returns the names by their numbers."""
-        return {int(str(number)): str(value) for number, value in self.rows("StringIds", "id", "value")}
+        return {whole(number): str(value) for number, value in self.rows("StringIds", "id", "value")}
+
+    def _text(self, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            self.replaced = True
+            return data.decode("utf-8", "replace")
 
 
 @contextmanager
@@ -84,11 +104,18 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
     _check_head(file)
     try:
         connection = sqlite3.connect(f"{file.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
+        seconds = _LEAST_SECONDS + file.path.stat().st_size / _BYTES_PER_S
+        deadline = Deadline(seconds, "reading the export", str(path))
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        connection.set_progress_handler(lambda: deadline.is_over, _STEPS_BETWEEN_CHECKS)
+        connection.execute("PRAGMA trusted_schema = OFF")  # functions of a schema are not run
         try:
             yield NsysTables(connection, str(path))
         finally:
             connection.close()
     except sqlite3.OperationalError as error:
+        if "interrupted" in str(error):
+            deadline.check()
         if "locked" in str(error) or "busy" in str(error):
             raise InputError(
                 "unreadable-file",

@@ -7,18 +7,17 @@ each part where it is known.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final, NamedTuple
 
+from foretrace.basics.errors import InputError
+from foretrace.basics.records import read_json
+from foretrace.inputs.profiler_trace.format.arguments import count, nested_sizes
 from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
 
-_PARTS: Final = re.compile(
-    r"(?P<name>.*?)(?:, seq = (?P<seq>\d+))?(?:, op_id = (?P<op>\d+))?"
-    r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = .*)?",
-    re.DOTALL,
-)
-_OP: Final = re.compile(r"[A-Za-z_]\w*::\w")
+_OP: Final = re.compile(r"[A-Za-z_]\w{0,200}::\w")
+_PARTS: Final = (", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ")
+"""Beginnings of the parts, in their order."""
 
 
 class NvtxRange(NamedTuple):
@@ -34,38 +33,21 @@ def read_nvtx_text(text: str) -> NvtxRange:
     """Returns the op a range stands for, or the user's annotation that it is."""
     if not (_OP.match(text) or ", seq = " in text or ", op_id = " in text or ", sizes = " in text):
         return NvtxRange(text, is_op=False)
-    match = _PARTS.fullmatch(text)
-    if match is None:
-        return NvtxRange(text, is_op=True)
-    sequence, sizes = match["seq"], match["sizes"]
+    rest, parts = text, dict[str, str]()
+    for begin in reversed(_PARTS):  # from the end, so that a name may hold commas
+        if begin in rest:
+            rest, _, parts[begin] = rest.rpartition(begin)
+    sequence, sizes = parts.get(_PARTS[0]), parts.get(_PARTS[2])
     dims = None if sizes is None else _dims(sizes)
-    return NvtxRange(
-        match["name"], True, -1 if sequence is None else int(sequence), None if dims is None else Inputs(dims)
-    )
+    return NvtxRange(rest, True, -1 if sequence is None else count(sequence), None if dims is None else Inputs(dims))
 
 
 def _dims(text: str) -> tuple[Dims, ...] | None:
     """Returns the sizes of all inputs; None where they cannot be read."""
     try:
-        sizes = json.loads(text)
-    except (ValueError, RecursionError):
+        sizes = read_json(text, "NVTX")
+        if not isinstance(sizes, list) or not all(isinstance(size, list) for size in sizes):
+            return None
+        return tuple(nested_sizes(size) for size in sizes)
+    except (InputError, ValueError):
         return None
-    if not isinstance(sizes, list):
-        return None
-    nested = [_nested(size) for size in sizes]
-    return (
-        tuple(dims for dims in nested if isinstance(dims, tuple))
-        if all(isinstance(dims, tuple) for dims in nested)
-        else None
-    )
-
-
-def _nested(value: object) -> Dims | int | None:
-    """Returns lists of whole numbers, however deep, as tuples."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, list):
-        return None
-    inner = [_nested(element) for element in value]
-    known = [element for element in inner if element is not None]
-    return tuple(known) if len(known) == len(inner) else None

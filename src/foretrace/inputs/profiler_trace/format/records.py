@@ -45,6 +45,34 @@ class EventCategory(IntEnum):
 ON_DEVICE: Final = (EventCategory.KERNEL, EventCategory.MEMCPY, EventCategory.MEMSET)
 
 
+FURTHEST_NS: Final = 86_400e9
+"""Events further than a day from the middle one were not timed: drivers give some a time of 0."""
+
+
+def usable_times(
+    start_ns: Longs, duration_ns: NDArray[Any], among: Mask, where: str
+) -> tuple[Mask, list[Diagnostic]]:
+    """Returns which events of those `among` have times that can be, and what is said of the others."""
+    negative = among & (duration_ns < 0)
+    long = among & (duration_ns > FURTHEST_NS)
+    kept = among & ~negative & ~long
+    far = np.zeros_like(kept)
+    if kept.any():
+        # As floats, since the difference of two times may not fit 64 bits.
+        middle = float(np.median(start_ns[kept].astype(np.float64)))
+        far = kept & (np.abs(start_ns - middle) > FURTHEST_NS)
+    notes = [
+        Diagnostic("warning", "rows-skipped", f"{int(some.sum()):,} events {what}: left out", where)
+        for some, what in (
+            (negative, "have a negative duration"),
+            (long, "take more than a day"),
+            (far, "are more than a day from the others"),
+        )
+        if some.any()
+    ]
+    return kept & ~far, notes
+
+
 @dataclass(frozen=True, slots=True)
 class TracedDevice:
     """A GPU as the profiler saw it; 0 where it does not say."""

@@ -11,8 +11,17 @@ from typing import Final
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import AnyFile, head_bytes, input_file, open_binary
+from foretrace.basics.limits import limited, too_large
 
 PIECE_BYTES: Final = 1 << 19
+
+MAX_TEXT_BYTES: Final = 64 << 30
+"""Of one trace, unpacked; the largest in use have a few GiB."""
+
+_MAX_RATIO: Final = 100
+_FREE_BYTES: Final = 64 << 20
+"""Traces unpack to 10 to 30 times their size. Above `_FREE_BYTES`, more than `_MAX_RATIO` times is not a trace."""
+
 _GZIP = b"\x1f\x8b"
 _OTHERS: Final = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
@@ -37,7 +46,11 @@ class TextFile:
     def pieces(self) -> Generator[str, None, None]:
         """Yields the text in pieces; raises an error where the file cannot be read to its end."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        size, most = 0, limited(MAX_TEXT_BYTES)
         for data in self._bytes():
+            size += len(data)
+            if size > most:
+                raise too_large(f"the trace has more than {most >> 30:,} GiB of text", str(self.path))
             try:
                 text = decoder.decode(data)
             except UnicodeDecodeError:
@@ -83,10 +96,13 @@ class TextFile:
 
     def _unzipped(self, stream: io.BufferedReader) -> Iterator[bytes]:
         done = 0
+        free, ratio = limited(_FREE_BYTES), limited(_MAX_RATIO)
         try:
             with gzip.GzipFile(fileobj=stream) as unzipped:
                 while data := unzipped.read(self.piece_bytes):
                     done += len(data)
+                    if done > free and done > ratio * _position(stream):
+                        raise too_large(f"the gzip file unpacks to more than {ratio} times its size", str(self.path))
                     yield data
         except (EOFError, OSError, zlib.error) as error:
             code, what = (
@@ -97,6 +113,14 @@ class TextFile:
             raise InputError(
                 code, f"{what} {done:,} bytes into its content", where=str(self.path), hint="copy or export it again"
             ) from None
+
+
+def _position(stream: io.BufferedReader) -> float:
+    """Returns how many bytes of a file were read; of a pipe that is not known."""
+    try:
+        return stream.tell()
+    except OSError:
+        return float("inf")
 
 
 def _plain(stream: io.BufferedReader, piece_bytes: int, where: str) -> Iterator[bytes]:

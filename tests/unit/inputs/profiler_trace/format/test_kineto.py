@@ -223,7 +223,7 @@ def test_what_has_no_usable_time_is_left_out_and_counted(tmp_path: Path) -> None
     assert len(trace.events) == 4
     said = messages(trace)
     assert "1 events have a negative duration" in said
-    assert "1 events have a time or duration that is no number" in said
+    assert "1 events have a time or duration that is not a number" in said
     assert "1 events are more than a day from the others" in said
     assert "2 events have no time or duration" in said
 
