@@ -56,7 +56,7 @@ def programs(draw: st.DrawFn) -> Program:
             )
         block.port(draw(NAMES), op)
         for _ in range(draw(st.integers(1, 3))):
-            changed = draw(st.dictionaries(st.sampled_from(["duration_s", "latency_s"]), st.floats(0, 1)))
+            changed = draw(st.dictionaries(st.sampled_from(["duration_s", "flops"]), st.floats(0, 1)))
             role.place(block, microbatch=draw(st.integers(-1, 9)), override={op: changed})
     return build.program()
 

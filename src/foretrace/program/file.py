@@ -16,10 +16,12 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from foretrace.basics.errors import Diagnostic, ForetraceError, InputError
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, printable, shortened
 from foretrace.basics.files import AnyFile
 from foretrace.basics.mesh import Mesh
-from foretrace.program.check import check
+from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.records import read_json
+from foretrace.program.check import check, check_kernels
 from foretrace.program.classes import classes_of
 from foretrace.program.columns import COLUMNS, LaneKind
 from foretrace.program.expand import expand
@@ -118,7 +120,7 @@ def save(program: Program, path: str | Path) -> None:
 def load(path: AnyFile) -> Program:
     """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
     header, arrays = read_file(path, SECTIONS)
-    return _checked(_parsed(header, path), arrays, path)
+    return _checked(read_json(header, f"{path}: header"), arrays, path)
 
 
 def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, Any]) -> None:
@@ -143,7 +145,7 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
 def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
     """Reads what `save_timeline` wrote: the timeline, and what was attached to it."""
     raw, arrays = read_file(path, SECTIONS | TIMELINE_SECTIONS)
-    header = _parsed(raw, path)
+    header = read_json(raw, f"{path}: header")
     run = header.pop("run", None) if isinstance(header, dict) else None
     given = {name: arrays.pop(name) for name in TIMELINE_SECTIONS}
     program = _checked(header, arrays, path)
@@ -171,18 +173,12 @@ def _write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Col
     write_file(Path(path), text.encode("ascii"), arrays)
 
 
-def _parsed(header: bytes, path: AnyFile) -> Any:
-    try:
-        return _parse(header)
-    except ForetraceError as error:
-        raise _located(error, path) from None
-
-
 def _checked(header: object, arrays: Mapping[str, Column], path: AnyFile) -> Program:
     _check_shapes(arrays, str(path))
     try:
         program = _program(header, arrays)
         check(program)
+        check_kernels(program)
     except ForetraceError as error:
         raise _located(error, path) from None
     return program
@@ -310,13 +306,6 @@ def _program(header: object, arrays: Mapping[str, Column]) -> Program:
     )
 
 
-def _parse(header: bytes) -> object:
-    try:
-        return json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise InputError("bad-syntax", f"the header is not JSON: {error}", where="header") from None
-
-
 def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
     """Returns the arrays of one part of a program, by the names of its fields."""
     sections = {field.name: f"{part}.{written_name(field.name)}" for field in fields(kind)}
@@ -327,7 +316,7 @@ def _lane(value: object, place: str) -> Lane:
     lane = Lane(**_fields(value, place, name=(str,), kind=(str,)))
     if lane.kind not in get_args(LaneKind):
         known = ", ".join(get_args(LaneKind))
-        raise InputError("unknown-name", f'lane kind "{lane.kind}" is not known', where=place, hint=f"known: {known}")
+        raise InputError("unknown-name", f'lane kind "{printable(shortened(lane.kind))}" is not known', where=place, hint=f"known: {known}")
     return lane
 
 
@@ -340,7 +329,7 @@ def _diagnostic(value: object, place: str) -> Diagnostic:
     diagnostic = Diagnostic(**_fields(coded, place, level=(str,), code=(str,), message=(str,), where=(str, _NOTHING)))
     if diagnostic.level not in ("note", "warning"):
         raise InputError(
-            "unknown-name", f'level "{diagnostic.level}" is not known', where=place, hint="known: note, warning"
+            "unknown-name", f'level "{printable(shortened(diagnostic.level))}" is not known', where=place, hint="known: note, warning"
         )
     return diagnostic
 
@@ -423,8 +412,9 @@ def _fields(value: object, place: str, **kinds: tuple[type, ...]) -> dict[str, A
         )
     for name in value:
         if name not in kinds:
+            shown = printable(shortened(name))
             raise InputError(
-                "unknown-field", f'field "{name}" is not known', where=place, hint=f"known: {', '.join(kinds)}"
+                "unknown-field", f'field "{shown}" is not known', where=place, hint=f"known: {', '.join(kinds)}"
             )
     for name, allowed in kinds.items():
         if name not in value:
@@ -435,6 +425,7 @@ def _fields(value: object, place: str, **kinds: tuple[type, ...]) -> dict[str, A
             raise InputError(
                 "bad-value", f'field "{name}" is of the wrong type', where=place, hint=f"expected {expected}"
             )
+        _check_number(value[name], name, place)
     return value
 
 
@@ -455,7 +446,19 @@ def _items(values: list[object], place: str, kind: type) -> tuple[Any, ...]:
             raise InputError(
                 "bad-value", f"item {at} is of the wrong type", where=place, hint=f"expected {_JSON_NAMES[kind]}"
             )
+        _check_number(value, f"item {at}", place)
     return tuple(values)
+
+
+def _check_number(value: object, name: str, place: str) -> None:
+    """Raises an error where a value is a number that is negative, not finite or too large; the header has none."""
+    try:
+        if type(value) is int:
+            whole_number(value)
+        elif type(value) is float:
+            real_number(value)
+    except NumberError as error:
+        raise number_error(error, name, value, place) from None
 
 
 def plain_fields(part: Any) -> dict[str, Any]:

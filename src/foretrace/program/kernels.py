@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.numbers import NumberError, whole_number
 
 DTYPE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
 """Bytes of an element by the recipe of a GEMM's operands; scales of blocks are left out (3 % for mxfp8)."""
@@ -193,6 +194,22 @@ _KINDS: Final[dict[str, type[Kernel]]] = {
 _WORDS: Final = {kind: name for name, kind in _KINDS.items()}
 
 
+MAX_SIZE: Final = 1 << 60
+MAX_COUNT: Final = 1_000_000_000
+MAX_FLOPS: Final = 1e24
+MAX_MOVED_BYTES: Final = 1e21
+"""Limits on what a text of kernels may say: a GPU of today would compute and move for tens of years."""
+
+_AT_LEAST_ONE: Final = ("groups", "launches")
+_CHOICES: Final = {
+    "dtype": tuple(DTYPE_BYTES),
+    "out": tuple(DTYPE_BYTES),
+    "layout": ("tn", "nn", "nt", "tt"),
+    "to": ("host", "gpu"),
+}
+"""The words that a field may have; those of other fields are free."""
+
+
 @lru_cache(maxsize=65536)
 def kernel_text(kernel: Kernel) -> str:
     """A kernel as text: its kind and what differs from the defaults, `name=value`."""
@@ -224,19 +241,38 @@ def _parse_one(text: str) -> tuple[int, Kernel]:
         count, rest = "1", text
     word, *pairs = rest.split(" ")
     kind = _KINDS.get(word)
-    if kind is None or not count.isdigit():
-        raise InputError("unknown-name", f'kernel "{text}" is not known', hint=f"known: {', '.join(_KINDS)}")
+    if kind is None:
+        raise InputError("unknown-name", f"{_shown(text)} is not known", hint=f"known: {', '.join(_KINDS)}")
     types = {field.name: str(field.type) for field in fields(kind)}
-    values: dict[str, int | str | bool] = {}
     try:
-        for pair in pairs:
-            name, value = pair.split("=", 1)
-            values[name] = value if types[name] == "str" else bool(int(value)) if types[name] == "bool" else int(value)
-        return int(count), kind(**values)  # type: ignore[arg-type]
+        values = {name: _value(name, types[name], value) for name, value in (pair.split("=", 1) for pair in pairs)}
+        if len(values) < len(pairs):
+            raise ValueError("a field is given twice")
+        kernel, times = kind(**values), whole_number(count, least=1, most=MAX_COUNT)  # type: ignore[arg-type]
+    except NumberError as error:
+        raise InputError(error.code, f"{_shown(text)}: a number {error.problem}") from None
     except (KeyError, ValueError, TypeError):
         raise InputError(
-            "bad-value", f'kernel "{text}" cannot be read', hint=f"{word} has {', '.join(types)}"
+            "bad-value", f"{_shown(text)} cannot be read", hint=f"{word} has {', '.join(types)}"
         ) from None
+    if times * kernel.flops > MAX_FLOPS or times * kernel.moved_bytes > MAX_MOVED_BYTES:
+        raise InputError("out-of-range", f"{_shown(text)} is more than a GPU computes or moves in decades")
+    return times, kernel
+
+
+def _value(name: str, kind: str, text: str) -> int | str | bool:
+    """Returns the value of a field; raises a `ValueError` where it cannot be one."""
+    if kind == "str":
+        if text not in _CHOICES.get(name, (text,)):
+            raise ValueError(name)
+        return text
+    if kind == "bool":
+        return bool(whole_number(text, most=1))
+    return whole_number(text, least=int(name in _AT_LEAST_ONE), most=MAX_SIZE)
+
+
+def _shown(text: str) -> str:
+    return f'kernel "{printable(shortened(text))}"'.replace("\n", " ")
 
 
 def grown(kernel: Kernel, factor: float) -> tuple[Kernel, float]:

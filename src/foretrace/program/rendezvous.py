@@ -9,7 +9,7 @@ from operator import eq
 import numpy as np
 
 from foretrace.basics.arrays import Ints, Longs, ranges, stable_order
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, shortened
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Program
 
@@ -40,7 +40,7 @@ def check_rendezvous(program: Program, members: Members) -> None:
             rank = int(np.flatnonzero((program.role_of == outside[0]) & (group < 0))[0])
             who = issued.who(rank, of_role[outside[0]].start)
             raise InputError(
-                "invalid-program", f'{who} meets others on "{name}", but the rank is in none of its groups'
+                "invalid-program", f'{who} meets others on "{shortened(name)}", but the rank is in none of its groups'
             )
 
 
@@ -113,7 +113,7 @@ class _Issued:
 
     def who(self, rank: int, position: int) -> str:
         """An op in messages."""
-        return f'rank {rank} "{self.program.strings[int(self.name[position])]}"'
+        return f'rank {rank} "{shortened(self.program.strings[int(self.name[position])])}"'
 
     def does(self, position: int) -> str:
         """Returns what it does, for messages."""
@@ -172,4 +172,4 @@ def _check_transfers(issued: _Issued, name: str, ranks: Longs, ops: list[slice])
 
 
 def _group(name: str, ranks: Longs) -> str:
-    return f'"{name}" (ranks {", ".join(map(str, ranks[:8]))}{", …" if len(ranks) > 8 else ""})'
+    return f'"{shortened(name)}" (ranks {", ".join(map(str, ranks[:8]))}{", …" if len(ranks) > 8 else ""})'

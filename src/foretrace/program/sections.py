@@ -25,8 +25,9 @@ from typing import Any, BinaryIO, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.basics.files import AnyFile, input_file, unreadable
+from foretrace.basics.limits import limited, too_large
 from foretrace.basics.outputs import write_whole
 
 MAGIC: Final = b"\x93FORETRACE\r\n"
@@ -40,6 +41,10 @@ _HEADER = struct.Struct("<III")
 _FRAME = struct.Struct("<3scII")
 _NUMBER = struct.Struct("<I")
 _MAX_BYTES_PER_ROW = 24
+MAX_HEADER_BYTES: Final = 32 << 20
+"""Names and small tables; the largest of real programs have a few MiB."""
+MAX_COLUMN_BYTES: Final = 512 << 20
+"""All columns together: seven million ops that are written out. A frame of 50 bytes can hold 2 MiB."""
 _POWERS_OF_TEN = (0, 3, 6, 9, 12)
 """Whole bytes and flops; milliseconds, microseconds, nanoseconds and picoseconds in seconds."""
 _LARGEST_WHOLE = 2.0**50
@@ -138,6 +143,8 @@ class _Reader:
         packed = self.take(packed_length, "the header")
         if zlib.crc32(packed) != crc:
             self.fail("damaged-file", "the header is damaged: its checksum is wrong")
+        if length > limited(MAX_HEADER_BYTES):
+            raise too_large(f"the header claims {length:,} bytes", self.path)
         header = _inflate(packed, length)
         if header is None or len(header) != length:
             self.fail("damaged-file", f"the header does not hold the {length} bytes it claims")
@@ -160,11 +167,14 @@ class _Reader:
 
     def sections(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Column]:
         parts: dict[str, list[Column]] = {}
-        frames, latest = 0, ""
+        frames, latest, left = 0, "", limited(MAX_COLUMN_BYTES)
         while name_length := self.next_part():
             name, values = self.frame(name_length, dtypes)
             if name in parts and (name != latest or len(parts[name][-1]) < FRAME_ROWS):
                 self.fail("duplicate-name", f'section "{name}" comes twice')
+            left -= values.nbytes
+            if left < 0:
+                raise too_large(f"the columns have more than {limited(MAX_COLUMN_BYTES):,} bytes", self.path)
             parts.setdefault(name, []).append(values)
             frames, latest = frames + 1, name
         self.check_end(frames)
@@ -184,7 +194,7 @@ class _Reader:
         crc = self.number("a frame's checksum")
         if length > (FRAME_ROWS + 1) * _MAX_BYTES_PER_ROW:
             self.fail("damaged-file", f"a frame claims {length} bytes, more than any frame has")
-        name = title.decode("ascii", "replace")
+        name = printable(shortened(title.decode("ascii", "replace"))).replace("\n", " ")
         payload = self.take(length, f'section "{name}"')
         head = bytes([name_length]) + title + fields
         if zlib.crc32(payload, zlib.crc32(head)) != crc:

@@ -325,11 +325,13 @@ Spoil = Callable[[dict[str, Any], dict[str, Any]], Any]
         (lambda header, _: header["blocks"][0]["ports"].update(out=0.5), "header, block 0, ports"),
         (lambda header, _: header["communicators"][0].update(pair=[1]), "header, communicator 0: a pair is two"),
         (lambda header, _: header["communicators"][1].update(groups=0), "at least one group"),
-        (lambda header, _: header["communicators"][1].update(groups=10**30), "communicators.group_size"),
-        (lambda header, _: header["resources"][0].update(instances=-2), "resources.instance_size"),
+        (lambda header, _: header["communicators"][1].update(groups=10**30), "header, communicator 1: groups"),
+        (lambda header, _: header["communicators"][1].update(groups=7), "communicators.group_size"),
+        (lambda header, _: header["resources"][0].update(instances=-2), "header, resource 0: instances"),
+        (lambda header, _: header["resources"][0].update(instances=9), "resources.instance_size"),
         (lambda header, _: header["resources"][0].update(capacities=[1.0]), "1 capacities for 2 instances"),
         (lambda header, _: header["resources"][0].update(capacities=[1.0, "x"]), "resource 0, capacities: item 1"),
-        (lambda header, _: header["resources"][0].update(capacities=[1.0, 0.0]), "instance of capacity 0"),
+        (lambda header, _: header["resources"][0].update(capacities=[1.0, 0.0]), "capacity 0"),
         (lambda header, _: header["resources"][0].update(capacities=3), 'field "capacities" is of the wrong type'),
     ],
 )
@@ -344,7 +346,7 @@ def test_a_sealed_file_that_makes_no_sense_is_refused(spoil: Spoil, message: str
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"null", b"9" * 5000])
 def test_a_header_that_is_no_json_object_is_refused(text: bytes, path: Path) -> None:
     write_file(path, text, read_file(path, SECTIONS)[1])
-    assert re.search("header: (the header is not JSON|this is not an object)", refusal(path))
+    assert f"{path}: header" in refusal(path)
 
 
 def test_files_from_before_diagnostics_had_codes_are_read(path: Path) -> None:
