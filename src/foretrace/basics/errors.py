@@ -14,16 +14,13 @@ from typing import Literal
 MAX_SHOWN = 60
 """Characters of a user's text that an error repeats at most."""
 
-MAX_MESSAGE = 1_000
-MAX_WHERE = 300
-MAX_HINT_LINES = 16
-"""Characters and lines of an error that are shown at most, whatever a reader put into it."""
-
 MAX_NAME = 100
 """Characters of a name at most; longer words are not misspelt names and take long to compare."""
 
 _MAX_MESSAGE = 1000
-_MAX_WHERE = 400
+_MAX_WHERE = 300
+_MAX_HINT_LINES = 16
+"""Characters and lines of an error that are shown at most, whatever a reader put into it."""
 _MAX_WORD = 120
 _PLAIN = 200
 """Characters up to which a message is not looked at: whoever wrote it shortened what it repeats."""
@@ -37,17 +34,27 @@ def bounded(message: str) -> str:
     """
     if len(message) <= _PLAIN and message.isprintable():
         return message
-    message = message[: 10 * _MAX_MESSAGE].replace("\n", " ").replace("\r", " ")
+    message = one_line(message[: 10 * _MAX_MESSAGE])
     if len(message) > _PLAIN:
-        message = _REPEATED.sub(_cut, message)
-    return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}…"
+        message = _REPEATED.sub(_shortened_match, message)
+    return _cut(message, _MAX_MESSAGE)
 
 
-def _cut(match: re.Match[str]) -> str:
+def _shortened_match(match: re.Match[str]) -> str:
     text = match[0]
     if text[0] == text[-1] == '"':
         return f'"{shortened(text[1:-1])}"'
     return f"{text[: MAX_SHOWN // 2]}…{text[-MAX_SHOWN // 2 :]}"
+
+
+def _bounded_where(where: str) -> str:
+    """Returns a place of bearable length; its end is kept, because the line is there."""
+    where = one_line(where)
+    return where if len(where) <= _MAX_WHERE else f"{where[:MAX_SHOWN]}…{where[MAX_SHOWN + 1 - _MAX_WHERE :]}"
+
+
+def _bounded_hint(hint: str) -> str:
+    return _cut("\n".join(map(bounded, hint.split("\n", _MAX_HINT_LINES)[:_MAX_HINT_LINES])), _MAX_MESSAGE)
 
 
 class ForetraceError(Exception):
@@ -56,28 +63,16 @@ class ForetraceError(Exception):
     exit_code = 3
 
     def __init__(self, code: str, message: str, *, where: str | None = None, hint: str | None = None) -> None:
-        super().__init__(code, bounded(message))  # what an error of a worker process is made again from
         self.code = code
         self.message = bounded(message)
-        if where is not None and len(where) > _MAX_WHERE:  # the line is at the end
-            where = f"{where[:MAX_SHOWN]}…{where[-_MAX_WHERE // 2 :]}"
-        self.where = where if where is None else bounded(where)
-        self.hint = hint if hint is None else bounded(hint)
+        self.where = where if where is None else _bounded_where(where)
+        self.hint = hint if hint is None else _bounded_hint(hint)
+        super().__init__(code, self.message)  # what an error of a worker process is made again from
 
     def __str__(self) -> str:
-        message, where, hint = self.parts
-        text = f"{where}: {message}" if where else message
+        text = f"{self.where}: {self.message}" if self.where else self.message
         text += f"  [{self.code}]"
-        return f"{text}\n       {hint}" if hint else text
-
-    @property
-    def parts(self) -> tuple[str, str | None, str | None]:
-        """Message, place and hint as they may be shown: message and place on one line, none of them long."""
-        where = self.where and one_line(self.where)
-        if where and len(where) > MAX_WHERE:
-            where = f"{where[: MAX_WHERE // 3]}…{where[-(MAX_WHERE - MAX_WHERE // 3 - 1) :]}"
-        hint = self.hint and "\n".join(self.hint.split("\n")[:MAX_HINT_LINES])
-        return _cut(one_line(self.message), MAX_MESSAGE), where, hint and _cut(hint, MAX_MESSAGE)
+        return f"{text}\n       {self.hint}" if self.hint else text
 
 
 class UsageError(ForetraceError):

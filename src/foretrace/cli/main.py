@@ -312,8 +312,7 @@ def _show(code: int, failure: ForetraceError | None, document: StringIO | None) 
     text = "" if document is None else document.getvalue()
     answered = text.endswith("\n")
     if failure is not None and document is not None and not answered:
-        message, where, hint = failure.parts
-        parts = {"code": failure.code, "message": message, "where": where, "hint": hint}
+        parts = {"code": failure.code, "message": failure.message, "where": failure.where, "hint": failure.hint}
         text = json.dumps({"schema": ERROR_SCHEMA, "error": parts}) + "\n"
     if text:
         sys.stdout.write(text)

@@ -114,7 +114,9 @@ def _check_group_sizes(program: Program) -> None:
     _check_rows(members, "members of groups")
     pairs = len(program.roles) * len(program.communicators)
     if pairs > limited(MAX_PAIRS):
-        problem = f"{len(program.roles):,} roles and {len(program.communicators):,} communicators are more than can be run"
+        problem = (
+            f"{len(program.roles):,} roles and {len(program.communicators):,} communicators are more than can be run"
+        )
         raise too_large(problem, None)
 
 
@@ -164,7 +166,8 @@ def _check_indices(program: Program) -> None:
         for port, op in info.ports.items():
             if not 0 <= op < size:
                 raise InputError(
-                    "invalid-program", f'block "{shortened(info.name)}": port "{shortened(port)}" is op {op}, but the block has {size} ops'
+                    "invalid-program",
+                    f'block "{shortened(info.name)}": port "{shortened(port)}" is op {op}, but the block has {size} ops',
                 )
 
 
@@ -279,9 +282,7 @@ def _check_amounts(program: Program) -> None:
         place = where(program, at) if at < len(program.templates.columns[name]) else "an override"
         hint = "durations are in seconds" if name.endswith("_s") else None
         if values[at] > most and math.isfinite(values[at]):
-            raise InputError(
-                "invalid-program", f"{place}: {name} of {values[at]:g} is more than {most:g}", hint=hint
-            )
+            raise InputError("invalid-program", f"{place}: {name} of {values[at]:g} is more than {most:g}", hint=hint)
         raise InputError("invalid-program", f"{place}: {name} is {values[at]:g}; it must be zero or more, and finite")
     sizes = {f"templates.{name}": getattr(program.templates, name) for name in _SIZES}
     for name, values in {**sizes, "resident.bytes": program.resident.bytes}.items():
@@ -364,7 +365,9 @@ def _check_resources(program: Program) -> None:
             if not _MIN_CAPACITY <= capacity <= MAX_REAL:
                 raise InputError("invalid-program", f'resource "{shortened(resource.name)}" has capacity {capacity:g}')
         if resource.instances is not None and not all(resource.instances or [()]):
-            raise InputError("invalid-program", f'resource "{shortened(resource.name)}" has no sets of ranks, or an empty one')
+            raise InputError(
+                "invalid-program", f'resource "{shortened(resource.name)}" has no sets of ranks, or an empty one'
+            )
         ranks = np.concatenate([rows.ravel() for rows in resource.members()] or [np.empty(0, np.int64)])
         if len(ranks) and (ranks.min() < 0 or ranks.max() >= program.world or np.bincount(ranks).max() > 1):
             raise InputError(

@@ -316,7 +316,12 @@ def _lane(value: object, place: str) -> Lane:
     lane = Lane(**_fields(value, place, name=(str,), kind=(str,)))
     if lane.kind not in get_args(LaneKind):
         known = ", ".join(get_args(LaneKind))
-        raise InputError("unknown-name", f'lane kind "{printable(shortened(lane.kind))}" is not known', where=place, hint=f"known: {known}")
+        raise InputError(
+            "unknown-name",
+            f'lane kind "{printable(shortened(lane.kind))}" is not known',
+            where=place,
+            hint=f"known: {known}",
+        )
     return lane
 
 
@@ -329,7 +334,10 @@ def _diagnostic(value: object, place: str) -> Diagnostic:
     diagnostic = Diagnostic(**_fields(coded, place, level=(str,), code=(str,), message=(str,), where=(str, _NOTHING)))
     if diagnostic.level not in ("note", "warning"):
         raise InputError(
-            "unknown-name", f'level "{printable(shortened(diagnostic.level))}" is not known', where=place, hint="known: note, warning"
+            "unknown-name",
+            f'level "{printable(shortened(diagnostic.level))}" is not known',
+            where=place,
+            hint="known: note, warning",
         )
     return diagnostic
 

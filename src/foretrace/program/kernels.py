@@ -252,9 +252,7 @@ def _parse_one(text: str) -> tuple[int, Kernel]:
     except NumberError as error:
         raise InputError(error.code, f"{_shown(text)}: a number {error.problem}") from None
     except (KeyError, ValueError, TypeError):
-        raise InputError(
-            "bad-value", f"{_shown(text)} cannot be read", hint=f"{word} has {', '.join(types)}"
-        ) from None
+        raise InputError("bad-value", f"{_shown(text)} cannot be read", hint=f"{word} has {', '.join(types)}") from None
     if times * kernel.flops > MAX_FLOPS or times * kernel.moved_bytes > MAX_MOVED_BYTES:
         raise InputError("out-of-range", f"{_shown(text)} is more than a GPU computes or moves in decades")
     return times, kernel

@@ -151,7 +151,7 @@ def _is_tensor(dims: Dims, type_: str) -> bool:
 
 def _is_possible(dims: Dims) -> bool:
     """Returns whether a tensor can have these sizes."""
-    return all(isinstance(dim, int) and 0 <= dim for dim in dims) and prod(_flat(dims)) <= _MAX_ELEMENTS
+    return all(isinstance(dim, int) and dim >= 0 for dim in dims) and prod(_flat(dims)) <= _MAX_ELEMENTS
 
 
 def _flat(dims: Dims) -> tuple[int, ...]:

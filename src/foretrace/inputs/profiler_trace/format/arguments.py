@@ -202,4 +202,3 @@ def listed(value: object) -> tuple[tuple[int, ...], bool]:
             return (), False
         numbers = [count(number) for number in _WHOLE.findall(text)]
     return ((), False) if -1 in numbers else (tuple(numbers), True)
-

@@ -18,7 +18,7 @@ from foretrace.basics.limits import MAX_GPUS
 from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.basics.records import read_json
 from foretrace.inputs.profiler_trace.format.arguments import count, listed, nested_sizes, strided
-from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Dims, Inputs
+from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Inputs
 from foretrace.inputs.profiler_trace.format.text import head_of
 
 _HEAD_BYTES: Final = 4096

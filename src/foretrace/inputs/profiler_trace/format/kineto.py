@@ -37,6 +37,7 @@ _OF_MODELS: Final = {"model_type", "architectures", "num_hidden_layers"}
 _MAX_NAME: Final = 1 << 14
 """Characters of a name; those of C++ templates have up to a few thousand."""
 
+
 def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
     """Reads the trace in a file, whose text is read in pieces of `piece_bytes`."""
     where = str(path)
