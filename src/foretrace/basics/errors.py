@@ -19,8 +19,7 @@ MAX_NAME = 100
 
 _MAX_MESSAGE = 1000
 _MAX_WHERE = 300
-_MAX_HINT_LINES = 16
-"""Characters and lines of an error that are shown at most, whatever a reader put into it."""
+"""Characters of an error that are shown at most, whatever a reader put into it."""
 _MAX_WORD = 120
 _PLAIN = 200
 """Characters up to which a message is not looked at: whoever wrote it shortened what it repeats."""
@@ -53,10 +52,6 @@ def _bounded_where(where: str) -> str:
     return where if len(where) <= _MAX_WHERE else f"{where[:MAX_SHOWN]}…{where[MAX_SHOWN + 1 - _MAX_WHERE :]}"
 
 
-def _bounded_hint(hint: str) -> str:
-    return _cut("\n".join(map(bounded, hint.split("\n", _MAX_HINT_LINES)[:_MAX_HINT_LINES])), _MAX_MESSAGE)
-
-
 class ForetraceError(Exception):
     """A mistake in what the user gave; shown as one line, never as a traceback."""
 
@@ -66,7 +61,7 @@ class ForetraceError(Exception):
         self.code = code
         self.message = bounded(message)
         self.where = where if where is None else _bounded_where(where)
-        self.hint = hint if hint is None else _bounded_hint(hint)
+        self.hint = hint if hint is None else bounded(hint)
         super().__init__(code, self.message)  # what an error of a worker process is made again from
 
     def __str__(self) -> str:
