@@ -254,7 +254,7 @@ def mutate_by(mutations: Sequence[Mutation], data: bytes, random: Random) -> byt
 
 
 def structure_of(name: str) -> str:
-    """Returns the structure of a file by its name: `text`, `json`, `json.gz`, `yaml`, `sqlite`, `program`, `bytes`."""
+    """Returns the structure of a file by its name: `text`, `json`, `json.gz`, `yaml`, …"""
     for suffix, structure in _STRUCTURES.items():
         if name.endswith(suffix):
             return structure
@@ -270,6 +270,9 @@ _STRUCTURES: Final = {
     ".foretrace": "program",
     ".answer": "program",
     ".pickle": "pickle",
+    ".sh": "shell",
+    ".toml": "shell",
+    ".xml": "xml",
 }
 
 
@@ -278,7 +281,7 @@ def mutate(name: str, data: bytes, random: Random) -> bytes:
     from fuzz.structures import MUTATORS
 
     structure = structure_of(name)
-    if structure in MUTATORS and random.random() < 0.7:
+    if structure in MUTATORS and random.random() < (0.5 if structure in ("shell", "xml") else 0.7):
         with suppress(Exception):  # an input kept for its coverage may not have its structure any more
             return MUTATORS[structure](data, random)
     return mutate_by(BYTES if structure in ("sqlite", "program", "pickle", "json.gz") else TEXT, data, random)

@@ -280,6 +280,102 @@ def _program_parts(data: bytes) -> tuple[bytes, dict[str, Any]]:
                 raise ValueError("this is not a program file") from error
 
 
+SHELL: Final = (
+    *(
+        "\\",
+        "\\\n",
+        "\\\r",
+        "$",
+        "${",
+        "$((",
+        "$(",
+        "`",
+        "'",
+        '"',
+        "(",
+        ")",
+        "&",
+        "|",
+        ";",
+        "#",
+        "<<EOF\n",
+        "$v ",
+        "${v}",
+    ),
+    *(
+        "${v:-$w}",
+        "${v:-${v}}",
+        "${v[@]}",
+        "${#v}",
+        "$((1+",
+        "$((9**9**9))",
+        "$((1/0))",
+        "$((8*$N))",
+        "{1..99999999}",
+        "v=$v$v\n",
+    ),
+    *(
+        "a=x\n" + "a=$a$a\n" * 40,
+        "$v " * 3000,
+        "set --\n",
+        "if x; then\n",
+        "\n)\n",
+        "X=(\n",
+        "$'\\x41'",
+        "--",
+        "=",
+        "+=",
+        "@x",
+    ),
+    *(
+        '--moe-layer-freq "([0]*99999999)" ',
+        '--moe-layer-freq "([1]+[0])*3" ',
+        "--num-layers $((4*1000000)) ",
+        "--tp-comm-overlap ",
+    ),
+    *(
+        "--pipeline-model-parallel-layout 't*999999999|' ",
+        "--micro-batch-size 0 ",
+        "--world-size=-1 ",
+        "model.x={a:[1,{}]} ",
+        "[[x]]\n",
+    ),
+)
+XML: Final = (
+    *(
+        "<",
+        ">",
+        "</graph>",
+        "<graph>",
+        "&lt;",
+        "&x;",
+        "&#0;",
+        "&#x1b;",
+        "<![CDATA[x]]>",
+        "<!-- x -->",
+        "<?x y?>",
+        '<gpu dev="0"/>' * 500,
+    ),
+    *(
+        '<!DOCTYPE x [<!ENTITY x "y">]>',
+        "<a>" * 300,
+        "<a " + " ".join(f'b{i}="1"' for i in range(300)) + "/>",
+        '<net dev="-1"/>',
+    ),
+)
+"""Fragments of shell scripts and of XML that change how the rest is read, or grow when they are expanded."""
+
+
+def _with_fragments(fragments: tuple[str, ...]) -> Callable[[bytes, Random], bytes]:
+    def change(data: bytes, random: Random) -> bytes:
+        for _ in range(random.choice((1, 1, 2, 3))):
+            at = random.choice([0, len(data), *(place for place, byte in enumerate(data) if byte in b" \n\"'=<>")])
+            data = data[:at] + random.choice(fragments).encode() + data[at + random.choice((0, 0, 1, 5)) :]
+        return mutate_by(TEXT, data, random) if random.random() < 0.3 else data
+
+    return change
+
+
 MUTATORS: Final[dict[str, Callable[[bytes, Random], bytes]]] = {
     "json": change_json,
     "jsonl": change_json_lines,
@@ -288,5 +384,7 @@ MUTATORS: Final[dict[str, Callable[[bytes, Random], bytes]]] = {
     "pickle": change_pickle,
     "sqlite": change_sqlite,
     "program": change_program,
+    "shell": _with_fragments(SHELL),
+    "xml": _with_fragments(XML),
 }
 """The mutator of each structure; files without one are mutated as text."""
