@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from fuzz.oracle import Case, judge
 from fuzz.run import scratch_folder
 
 Parts = Sequence[bytes]
+_PACKED: Final = (".gz", ".sqlite", ".foretrace", ".answer", ".pickle")
+"""Files of which no part can be taken away."""
 
 
 def minimise(case: Case, signature: str, seconds: float = 20.0) -> Case:
-    """Returns a smaller input with the same fault, within some CPU time."""
+    """Returns a smaller input with the same fault, within some CPU time; packed files stay as they are."""
     folder = scratch_folder()
     deadline = time.process_time() + seconds
 
@@ -27,7 +30,7 @@ def minimise(case: Case, signature: str, seconds: float = 20.0) -> Case:
     try:
         if not fails(case):
             return case
-        for name in case.files:
+        for name in [name for name in case.files if not name.endswith(_PACKED) and ":" not in case.target]:
             for split in (_lines, _pieces, _bytes):
                 case = _reduced_file(case, name, split, fails)
         return case

@@ -23,7 +23,7 @@ from fuzz.oracle import Case, judge
 from fuzz.run import Store, try_seeds
 from fuzz.targets import TARGETS, all_targets
 
-SMOKE = 25
+SMOKE = 30
 GRAVE = ("traceback", "exit code", "hang", "memory", "warning", "number", "files")
 """Faults that no mutated input may have; the corpus must be free of all."""
 
@@ -168,7 +168,7 @@ def test_what_once_broke_the_contract_keeps_it(name: str, case: Case, folder: Pa
 @pytest.mark.parametrize("name", list(all_targets()))
 def test_mutated_inputs_keep_the_contract(name: str, folder: Path) -> None:
     target = all_targets()[name]
-    for seed in range(SMOKE if target.words is None else SMOKE // 2):
+    for seed in range(SMOKE if target.words is None else SMOKE // 3):
         case = target.case(seed)
         faults = [fault for fault in judge(case, folder).faults if fault.kind in GRAVE]
         assert not faults, f"python -m fuzz seed {name} {seed}: {faults[0].signature}\n{faults[0].detail}"
