@@ -6,7 +6,7 @@ launches, logs of nccl-tests and traces give collectives, and whole steps set a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.arrays import Floats
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
 from foretrace.calibrate.fit import family_fits
 from foretrace.calibrate.inputs import KNOWN, input_kind
 from foretrace.calibrate.recorded import (
@@ -34,11 +35,13 @@ from foretrace.cost.kernels.clocks import Mix, products_factor
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
 from foretrace.cost.kernels.model import EfficiencyModel
 from foretrace.cost.kernels.parameters import efficiency
+from foretrace.cost.kernels.plausible import plausible_kernels
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
+from foretrace.cost.network.nccl_tests.identity import of_gpu, states_gpu
 from foretrace.cost.network.nccl_tests.reader import read_measurements
 from foretrace.cost.network.nccl_tests.records import Measurements
 from foretrace.hardware.cluster import Cluster, Gpu
-from foretrace.hardware.device_names import preset_of
+from foretrace.hardware.device_names import preset_of, sameness
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.hardware.presets import gpu as gpu_preset
 from foretrace.inputs.profiler_trace.format.records import RankProfile
@@ -93,10 +96,15 @@ class _Evidence:
     hosts: list[HostFit] = field(default_factory=list)
     notes: list[Diagnostic] = field(default_factory=list)
 
-    def take(self, kernels: Sequence[Kernel], burst_s: Sequence[float], sustained_s: Sequence[float]) -> None:
-        """Adds times of kernels."""
-        for kernel, alone, amid in zip(kernels, burst_s, sustained_s, strict=True):
-            self.times.setdefault(as_measured(kernel), []).append((alone, amid))
+    def take(self, kernels: Sequence[Kernel], burst_s: Floats, sustained_s: Floats, where: str) -> None:
+        """Adds times of kernels that this GPU can have taken."""
+        modelled = EfficiencyModel(self.gpu, efficiency(self.gpu)).seconds(kernels)
+        fastest = np.minimum(burst_s, sustained_s)
+        usable, notes = plausible_kernels(self.gpu, kernels, fastest, modelled, where)
+        self.notes += notes
+        for i in np.flatnonzero(usable).tolist():
+            times = self.times.setdefault(as_measured(kernels[i]), [])
+            times.append((float(burst_s[i]), float(sustained_s[i])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,13 @@ def calibration_of_files(
         raise InputError("nothing-to-do", "there is nothing to calibrate with", hint=KNOWN)
     kinds: list[tuple[Path, InputKind]] = [(Path(path), input_kind(path)) for path in paths]
     traces = {path: _traces(path) for path, kind in kinds if kind == "trace"}
-    evidence = _Evidence(_gpu(gpu, cluster, [trace for its in traces.values() for trace in its], kinds))
+    profiles = {path: read_profile(path) for path, kind in kinds if kind == "kernel profile"}
+    collectives = {path: read_measurements(path) for path, kind in kinds if kind == "collectives"}
+    stated = _stated_gpus([trace for its in traces.values() for trace in its], profiles)
+    if not stated and gpu is None and cluster is None:
+        rows = [row for measured in collectives.values() for row in measured.rows if row.gpu]
+        stated = {preset_of(row.gpu): row.where for row in rows}
+    evidence = _Evidence(_gpu(gpu, cluster, stated))
     model = EfficiencyModel(evidence.gpu, efficiency(evidence.gpu))
     node_gpus = None if cluster is None else cluster.node.gpus
     for path, kind in kinds:
@@ -132,9 +146,12 @@ def calibration_of_files(
         elif kind == "table":
             _take_table(evidence, path, model)
         elif kind == "kernel profile":
-            _take_profile(evidence, path)
+            _take_profile(evidence, path, profiles[path])
         elif kind == "collectives":
-            measured = read_measurements(path)
+            measured = of_gpu(collectives[path], evidence.gpu.name)
+            if not states_gpu(measured):
+                text = f"not every row states its GPU: they are taken to be of {evidence.gpu.name}"
+                evidence.notes.append(Diagnostic("note", "gpu-not-stated", text, str(path)))
             evidence.collectives.append(measured)
             evidence.notes += measured.diagnostics
             evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
@@ -148,25 +165,33 @@ def _traces(path: Path) -> list[RankProfile]:
     return read_traces([path])
 
 
-def _gpu(
-    named: str | None, cluster: Cluster | None, traces: Sequence[RankProfile], kinds: Sequence[tuple[Path, InputKind]]
-) -> Gpu:
-    """Returns the GPU that all files are of, as they say or as it is named. Raises InputError where these differ."""
+def _stated_gpus(traces: Sequence[RankProfile], profiles: Mapping[Path, KernelProfile]) -> dict[str, str]:
+    """Returns our names of the GPUs that files state, each with a file that states it."""
     path_of: dict[str, str] = {}
     for trace in traces:
         for device in trace.devices[:1]:
             path_of[preset_of(device.name)] = trace.path
-    for path, kind in kinds:
-        if kind == "kernel profile":
-            facts = read_profile(path).facts
-            path_of[facts.get("preset") or preset_of(facts.get("gpu", ""))] = str(path)
-    asked = gpu_preset(named).name if named is not None else cluster.gpu.name if cluster is not None else None
+    for path, profile in profiles.items():
+        preset, device_name = profile.facts.get("preset", ""), profile.facts.get("gpu", "")
+        if preset and sameness(device_name, preset) == "other":
+            problem = f"the profile is of {_shown(device_name)} and of {_shown(preset)}"
+            raise InputError("other-gpu", problem, where=str(path), hint="correct its header: gpu and preset")
+        if preset or device_name:
+            path_of[preset or preset_of(device_name)] = str(path)
+    return path_of
+
+
+def _gpu(named: str | None, cluster: Cluster | None, path_of: Mapping[str, str]) -> Gpu:
+    """Returns the GPU that all files are of, as they say or as it is named. Raises InputError where these differ."""
+    asked = gpu_preset(named).name if named is not None else None
+    if asked is None and cluster is not None:
+        asked = cluster.gpu.base or cluster.gpu.name
     names = [*path_of, *([asked] if asked is not None and asked not in path_of else [])]
     if len(names) > 1:
         where = path_of[next(iter(path_of))]
         raise InputError(
             "other-gpu",
-            f"measurements of {names[0]} and of {names[1]}",
+            f"measurements of {_shown(names[0])} and of {_shown(names[1])}",
             where=where,
             hint="calibrate one GPU at a time",
         )
@@ -181,8 +206,15 @@ def _gpu(
     except InputError:
         hint = "say --gpu with the most similar one; see foretrace list gpus"
         raise InputError(
-            "unknown-name", f'GPU "{names[0]}" is not known', where=path_of.get(names[0]), hint=hint
+            "unknown-name",
+            f'GPU "{_shown(names[0])}" is not known',
+            where=path_of.get(names[0]),
+            hint=hint,
         ) from None
+
+
+def _shown(name: str) -> str:
+    return printable(shortened(name))
 
 
 def _take_traces(
@@ -203,7 +235,7 @@ def _take_traces(
                 Diagnostic("warning", error.code, f"{error.message}: its collectives alone are used", trace.path)
             )
             continue
-        slower = _take_recorded(evidence, recorded, model)
+        slower = _take_recorded(evidence, recorded, model, trace.path)
         made = MadeOf(
             Path(trace.path).name,
             "trace",
@@ -224,7 +256,7 @@ def _take_traces(
         evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
 
 
-def _take_recorded(evidence: _Evidence, recorded: RecordedKernels, model: EfficiencyModel) -> float:
+def _take_recorded(evidence: _Evidence, recorded: RecordedKernels, model: EfficiencyModel, where: str) -> float:
     """Adds recorded kernels as prices are kept; returns how much the clock had slowed products down."""
     kernels = tuple(recorded.seconds)
     seconds = np.array([recorded.seconds[kernel] for kernel in kernels])
@@ -232,7 +264,7 @@ def _take_recorded(evidence: _Evidence, recorded: RecordedKernels, model: Effici
     factor = products_factor(evidence.gpu, mix, kernel_pricer(evidence.gpu, prices="model"))
     by_power = max(factor / model.constants.sustained["bf16"], 1.0)
     clocks = at_clocks(kernels, seconds, model, by_power)
-    evidence.take(kernels, clocks.burst_s.tolist(), clocks.sustained_s.tolist())
+    evidence.take(kernels, clocks.burst_s, clocks.sustained_s, where)
     return clocks.slower
 
 
@@ -240,19 +272,18 @@ def _take_table(evidence: _Evidence, path: Path, model: EfficiencyModel) -> None
     from foretrace.inputs.profiler_table.format import read_tables
 
     recorded = tabled_kernels(read_tables(path))
-    slower = _take_recorded(evidence, recorded, model)
+    slower = _take_recorded(evidence, recorded, model, str(path))
     evidence.notes.append(
         Diagnostic("note", "assumed", "a table has no dtypes: tensors are taken to be bf16", str(path))
     )
     evidence.made_of.append(MadeOf(path.name, "table", kernels=len(recorded.seconds), slower=slower))
 
 
-def _take_profile(evidence: _Evidence, path: Path) -> None:
-    profile = read_profile(path)
-    evidence.take(profile.kernels, profile.burst_s.tolist(), profile.sustained_s.tolist())
+def _take_profile(evidence: _Evidence, path: Path, profile: KernelProfile) -> None:
+    evidence.take(profile.kernels, profile.burst_s, profile.sustained_s, str(path))
     evidence.device = evidence.device or profile.facts.get("gpu", "")
     evidence.software |= {name: profile.facts[name] for name in _SOFTWARE if name in profile.facts}
-    host = profiled_host(profile.facts)
+    host = profiled_host(profile.facts, str(path))
     evidence.hosts += [host] if host is not None else []
     evidence.made_of.append(MadeOf(path.name, "kernel profile", kernels=len(profile.kernels)))
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.cost.calibration import HostFit
+from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.cost.calibration import MAX_LAUNCH_S, HostFit
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.inputs.profiler_table.format import ProfilerTable, TableRow
@@ -55,6 +56,7 @@ MAX_MEDIANS: Final = 10.0
 """Multiples of the median up to which the host's time before a call counts. Longer times are a user's own code, such as
 loading data."""
 
+_MAX_LAUNCHES: Final = 10**12
 _OPTIMIZERS: Final = ("fused_adam", "fused_adamw", "fused_sgd")
 _NOT_MEASURED: Final = (Collective.NONE, Collective.BARRIER, Collective.EXCHANGE)
 _TABLE_HINT: Final = (
@@ -288,7 +290,8 @@ def recorded_collectives(traces: Sequence[RankProfile], node_gpus: int | None) -
             shortest.setdefault(key, []).append(float(trace.events.duration_s[event]))
     name = traces[0].path if traces else ""
     kept = {key: min(times) for key, times in shortest.items() if len(times) >= MIN_CALLS and min(times) > 0}
-    rows = [Measurement(*key, time_s, name, 1) for key, time_s in sorted(kept.items())]
+    gpu = next((device.name for trace in traces for device in trace.devices), "")
+    rows = [Measurement(*key, time_s, name, 1, gpu) for key, time_s in sorted(kept.items())]
     if not rows:
         return None
     notes = [
@@ -308,14 +311,20 @@ def _nodes(call: RecordedCommunication, node_gpus: int) -> int:
     return len({rank // node_gpus for rank in ranks})
 
 
-def profiled_host(facts: Mapping[str, str]) -> HostFit | None:
+def profiled_host(facts: Mapping[str, str], where: str) -> HostFit | None:
     """Returns the launch time that the header of a kernel profile reports; None if it reports none."""
-    try:
-        parts = [
-            (float(facts[f"host_{way}_us"]), int(facts[f"host_{way}_launches"])) for way in ("forward", "backward")
-        ]
-    except (KeyError, ValueError):
-        return None
+    parts = []
+    for way in ("forward", "backward"):
+        names = (f"host_{way}_us", f"host_{way}_launches")
+        if names[0] not in facts or names[1] not in facts:
+            return None
+        try:
+            name = names[0]
+            spent = real_number(facts[name], most=1e6 * MAX_LAUNCH_S)
+            name = names[1]
+            parts.append((spent, whole_number(facts[name], most=_MAX_LAUNCHES)))
+        except NumberError as error:
+            raise number_error(error, name, facts[name], where) from None
     launches = sum(count for _, count in parts)
     spent_us = sum(us * count for us, count in parts)
     return HostFit(1e-6 * spent_us / launches, launches) if launches > 0 and spent_us > 0 else None

@@ -121,6 +121,46 @@ class TestMaking:
             calibration_of_files([trace_file(tmp_path)], tmp_path / "my.yaml", gpu="b200")
         assert caught.value.code == "other-gpu"
 
+    def test_collectives_of_another_gpu_are_refused(self, tmp_path: Path) -> None:
+        log = tmp_path / "a.csv"
+        lines = [f"{line},A100-SXM4-40GB" for line in COLLECTIVES.splitlines()[1:]]
+        log.write_text("\n".join(["collective,gpus,nodes,bytes,time_us,hardware", *lines]))
+        with pytest.raises(InputError) as caught:
+            calibration_of_files([profile_file(tmp_path), log], tmp_path / "my.yaml")
+        assert caught.value.code == "other-gpu"
+        assert calibration_of_files([log], tmp_path / "my.yaml").calibration.gpu == "a100-40g-sxm"
+        made = calibration_of_files([log], tmp_path / "my.yaml", gpu="a100-80g-sxm")
+        assert (made.calibration.gpu, [note.code for note in made.notes]) == ("a100-80g-sxm", ["other-gpu"])
+
+    def test_collectives_that_do_not_state_their_gpu(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text(COLLECTIVES)
+        made = calibration_of_files([profile_file(tmp_path), tmp_path / "a.csv"], tmp_path / "my.yaml")
+        assert "gpu-not-stated" in {note.code for note in made.notes}
+
+    def test_a_profile_whose_header_names_two_gpus(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.profile"
+        write_profile(path, {"gpu": "NVIDIA A100-SXM4-40GB", "preset": "h200-sxm"}, [KernelTimes(Gemm(8, 8, 8), 1, 1)])
+        with pytest.raises(InputError) as caught:
+            calibration_of_files([path], tmp_path / "my.yaml")
+        assert caught.value.code == "other-gpu"
+
+    def test_kernels_that_the_gpu_cannot_run_so_fast_are_left_out(self, tmp_path: Path) -> None:
+        slow, fast, usual = Gemm(8192, 4096, 1024), Gemm(8192, 8192, 8192), Gemm(4096, 4096, 4096)
+        times = [KernelTimes(slow, 1e-2, 1e-2), KernelTimes(fast, 1e-5, 1e-5), KernelTimes(usual, 2e-4, 2e-4)]
+        write_profile(tmp_path / "a.profile", {"preset": "h200-sxm"}, times)
+        made = calibration_of_files([tmp_path / "a.profile"], tmp_path / "my.yaml")
+        assert made.calibration.kernels is not None and made.calibration.kernels.kernels == (slow, usual)
+        assert [(note.level, note.code) for note in made.notes] == [("warning", "beats-peak"), ("warning", "off-model")]
+
+    @pytest.mark.parametrize(("name", "value"), [("us", "1e308"), ("us", "nan"), ("us", "-1"), ("launches", "9" * 400)])
+    def test_launches_of_a_header_that_cannot_be_meant(self, tmp_path: Path, name: str, value: str) -> None:
+        facts = {"preset": "h200-sxm", "host_forward_us": "20", "host_forward_launches": "100"}
+        facts |= {"host_backward_us": "30", "host_backward_launches": "300", f"host_backward_{name}": value}
+        write_profile(tmp_path / "own.profile", facts, [KernelTimes(Gemm(8192, 4096, 1024), 1e-4, 1.2e-4)])
+        with pytest.raises(InputError) as caught:
+            calibration_of_files([tmp_path / "own.profile"], tmp_path / "my.yaml")
+        assert caught.value.code == "out-of-range"
+
     def test_a_gpu_that_nobody_knows(self, tmp_path: Path) -> None:
         path = write(tmp_path, document(steps(), deviceProperties=[{"id": 0, "name": "Quadro 6000"}]))
         with pytest.raises(InputError, match="quadro-6000") as caught:

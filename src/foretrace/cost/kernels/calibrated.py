@@ -25,6 +25,7 @@ from foretrace.cost.calibration import Calibration
 from foretrace.cost.kernels.corrections import FARTHEST, Family, MeasuredCorrections, family
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, KnownPrices
 from foretrace.cost.kernels.model import floor_s
+from foretrace.cost.kernels.plausible import plausible_kernels
 from foretrace.cost.kernels.pricer import PROFILE_SPREAD
 from foretrace.cost.kernels.streams import row_length
 from foretrace.hardware.cluster import Gpu
@@ -59,8 +60,12 @@ class CalibratedPricer:
         profile = calibration.kernels
         kernels: tuple[Kernel, ...] = () if profile is None else profile.kernels
         seconds = np.empty(0) if profile is None else profile.sustained_s
+        usual = base.price(kernels).duration_s
+        usable, odd = plausible_kernels(gpu, kernels, seconds, usual, calibration.path)
+        kernels = tuple(kernel for kernel, is_usable in zip(kernels, usable.tolist(), strict=True) if is_usable)
+        seconds, usual = seconds[usable], usual[usable]
         self._exact = {_same(kernel): measured_s for kernel, measured_s in zip(kernels, seconds.tolist(), strict=True)}
-        self._measured = MeasuredCorrections(kernels, seconds, base.price(kernels).duration_s)
+        self._measured = MeasuredCorrections(kernels, seconds, usual)
         self._shapes: dict[Family, int] = dict(Counter(family(kernel) for kernel in kernels))
         self._known = KnownPrices(self._priced)
         spread = PROFILE_SPREAD
@@ -70,7 +75,7 @@ class CalibratedPricer:
             for source in base.sources
         )
         self.sources: tuple[Source, ...] = (own, *held, *base.sources)
-        self.notes: tuple[Diagnostic, ...] = (*base.notes, *_step_note(calibration))
+        self.notes: tuple[Diagnostic, ...] = (*base.notes, *odd, *_step_note(calibration))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel; see `KernelPricer`."""

@@ -12,17 +12,18 @@ needs only the standard library, since it happens on nodes where nothing is inst
 from __future__ import annotations
 
 import gzip
-import math
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from foretrace.basics.errors import InputError
-from foretrace.basics.files import LARGEST_FILE_BYTES, read_whole
+from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.files import AnyFile, read_whole, unpack
+from foretrace.basics.limits import check_limit
+from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 from foretrace.basics.outputs import write_whole
-from foretrace.program.kernels import Kernel, kernel_text, parse_kernels
+from foretrace.program.kernels import DTYPE_BYTES, Copy, Kernel, Stream, kernel_text, parse_kernels
 
 if TYPE_CHECKING:
     from foretrace.basics.arrays import Floats
@@ -31,8 +32,16 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 _TITLE: Final = "foretrace kernel profile"
-_GZIP: Final = b"\x1f\x8b"
-_MAX_S: Final = 1e3
+MAX_BYTES: Final = 32 << 20
+"""Bytes of a profile, packed or not: one of 2,000 kernels has 160 kB."""
+MAX_LINES: Final = 200_000
+_MAX_LINE: Final = 1000
+_MAX_FACTS: Final = 200
+_MIN_S, _MAX_S = 1e-8, 1e3
+_MAX_SIZE: Final = 1 << 50
+"""Of any size of a kernel: elements, bytes, sequences."""
+_MAY_BE_ZERO: Final = frozenset({"read", "write", "rows", "fixed", "largest"})
+_MAX_CLOCK_MHZ, _MAX_POWER_W = 1e5, 1e5
 _HINT: Final = f'a kernel profile begins "# {_TITLE}: {VERSION}"; `foretrace measure gpu` writes one'
 _FIELDS: Final = "<kernel>, burst s, sustained s, clock MHz, power W; between tabs"
 
@@ -75,23 +84,39 @@ def write_profile(
     write_whole(path, [gzip.compress(data, mtime=0) if path.suffix == ".gz" else data], "kernel profile")
 
 
-def read_profile(path: str | Path) -> KernelProfile:
+def read_profile(path: AnyFile) -> KernelProfile:
     """The profile in a file, packed by gzip or plain."""
+    data = read_whole(path, "kernel profile", _HINT, MAX_BYTES)
+    try:
+        text = unpack(data, "kernel profile", str(path), MAX_BYTES).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError("not-text", "this is not text", where=str(path), hint=_HINT) from None
+    return parse_profile(text, str(path))
+
+
+def parse_profile(text: str, path: str) -> KernelProfile:
+    """The profile in a text that errors call `path`."""
     import numpy as np  # writing must not need it
 
-    lines = _text(path).splitlines()
+    check_limit(text.count("\n"), MAX_LINES, "lines", path)
+    lines = text.splitlines()
     if not lines or not lines[0].startswith(f"# {_TITLE}:"):
         raise InputError("wrong-format", "this is no kernel profile", where=f"{path}:1", hint=_HINT)
     version = lines[0].partition(":")[2].strip()
     if version != str(VERSION):
         raise InputError(
-            "unknown-version", f'version "{version}" of the format is not known', where=f"{path}:1", hint=_HINT
+            "unknown-version",
+            f'version "{printable(shortened(version))}" of the format is not known',
+            where=f"{path}:1",
+            hint=_HINT,
         )
     facts: dict[str, str] = {}
     rows: list[KernelTimes] = []
     seen: dict[Kernel, int] = {}
     for number, line in enumerate(lines[1:], 2):
         where = f"{path}:{number}"
+        if len(line) > _MAX_LINE:
+            raise InputError("bad-syntax", f"the line has {len(line):,} characters", where=where, hint=_FIELDS)
         if line.startswith("#"):
             _read_fact(line, facts, where)
         elif line.strip():
@@ -121,28 +146,6 @@ def _plain(text: str) -> str:
     return " ".join(str(text).split())
 
 
-def _text(path: str | Path) -> str:
-    data = read_whole(path, "kernel profile", _HINT)
-    try:
-        if data.startswith(_GZIP):
-            data = _unpacked(data, path)
-        return data.decode("utf-8")
-    except (OSError, EOFError, zlib.error):
-        raise InputError("bad-compression", "the packed file is damaged or cut off", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("not-text", "this is not text", where=str(path), hint=_HINT) from None
-
-
-def _unpacked(data: bytes, path: str | Path) -> bytes:
-    from io import BytesIO
-
-    with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
-        unpacked = stream.read(LARGEST_FILE_BYTES + 1)
-    if len(unpacked) > LARGEST_FILE_BYTES:
-        raise InputError("input-too-large", "the file has more than 512 MiB when unpacked", where=str(path), hint=_HINT)
-    return unpacked
-
-
 def _read_fact(line: str, facts: dict[str, str], where: str) -> None:
     if line.startswith("##"):
         return
@@ -150,36 +153,63 @@ def _read_fact(line: str, facts: dict[str, str], where: str) -> None:
     if not colon or not key.strip():
         raise InputError("bad-syntax", 'a line of the header is "# key: value"', where=where)
     if key.strip() in facts:
-        raise InputError("duplicate-name", f'"{key.strip()}" is in the header twice', where=where)
+        raise InputError("duplicate-name", f'"{printable(shortened(key.strip()))}" is in the header twice', where=where)
     facts[key.strip()] = value.strip()
+    check_limit(len(facts), _MAX_FACTS, "lines of a header", where)
 
 
 def _read_row(line: str, where: str) -> KernelTimes:
-    text, *fields = line.split("\t")
-    if len(fields) != 4:
-        raise InputError("bad-syntax", f"the line has {len(fields) + 1} fields instead of 5", where=where, hint=_FIELDS)
+    text, *figures = line.split("\t")
+    if len(figures) != 4:
+        raise InputError(
+            "bad-syntax", f"the line has {len(figures) + 1} fields instead of 5", where=where, hint=_FIELDS
+        )
     try:
         parsed = parse_kernels(text)
     except InputError as error:
-        raise InputError(error.code, error.message, where=where, hint=error.hint) from None
+        problem = f'kernel "{printable(shortened(text))}" is not known or cannot be read'
+        raise InputError(error.code, problem, where=where, hint=error.hint) from None
     count, kernel = parsed[0]
     if len(parsed) != 1 or count != 1:
         raise InputError("bad-syntax", "a line of a profile is one kernel", where=where, hint=_FIELDS)
+    _check_kernel(kernel, where)
     return KernelTimes(
         kernel,
-        _figure(fields[0], "burst time", where, positive=True),
-        _figure(fields[1], "sustained time", where, positive=True),
-        _figure(fields[2], "clock", where),
-        _figure(fields[3], "power", where),
+        _figure(figures[0], "burst time", where, _MIN_S, _MAX_S),
+        _figure(figures[1], "sustained time", where, _MIN_S, _MAX_S),
+        _figure(figures[2], "clock", where, 0.0, _MAX_CLOCK_MHZ),
+        _figure(figures[3], "power", where, 0.0, _MAX_POWER_W),
     )
 
 
-def _figure(text: str, what: str, where: str, positive: bool = False) -> float:
+@cache
+def _sizes_of(kind: Hashable) -> tuple[tuple[str, int], ...]:
+    """Returns the fields of a kind of kernel that are sizes, each with the least it can be."""
+    sizes = (field.name for field in fields(cast(Any, kind)) if field.type == "int")
+    return tuple((name, 0 if name in _MAY_BE_ZERO else 1) for name in sizes)
+
+
+def _check_kernel(kernel: Kernel, where: str) -> None:
+    """Raises an error where a size cannot be one, or the kernel does nothing."""
+    for name, least in _sizes_of(type(kernel)):
+        value = getattr(kernel, name)
+        if not least <= value <= _MAX_SIZE:
+            try:
+                whole_number(value, least=least, most=_MAX_SIZE)
+            except NumberError as error:
+                raise number_error(error, name, value, where) from None
+    if isinstance(kernel, Stream):
+        if not kernel.read + kernel.write:
+            raise InputError("out-of-range", "the kernel moves no bytes", where=where)
+    elif not isinstance(kernel, Copy):
+        for dtype in (kernel.dtype, getattr(kernel, "out", kernel.dtype)):
+            if dtype not in DTYPE_BYTES:
+                problem = f'dtype "{printable(shortened(dtype))}" is not known'
+                raise InputError("unknown-name", problem, where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
+
+
+def _figure(text: str, what: str, where: str, least: float, most: float) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        raise InputError("bad-value", f'the {what} "{text}" is no number', where=where, hint=_FIELDS) from None
-    if not math.isfinite(value) or value < 0 or (positive and not 0 < value <= _MAX_S):
-        allowed = f"above 0 and at most {_MAX_S:g}" if positive else "0 or more"
-        raise InputError("out-of-range", f"the {what} {text} is not {allowed}", where=where, hint=_FIELDS)
-    return value
+        return real_number(text, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, f"the {what}", text, where, _FIELDS) from None

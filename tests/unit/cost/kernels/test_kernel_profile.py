@@ -73,10 +73,10 @@ def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
         (HEAD + ROW.replace("m=8192", "m=many"), 3, "cannot be read"),
         (HEAD + "3*" + ROW, 3, "one kernel"),
         (HEAD + ROW.replace("1e-4", "fast"), 3, 'burst time "fast"'),
-        (HEAD + ROW.replace("1.25e-4", "nan"), 3, "sustained time nan"),
-        (HEAD + ROW.replace("1.25e-4", "0"), 3, "sustained time 0"),
-        (HEAD + ROW.replace("1e-4", "-1"), 3, "burst time -1"),
-        (HEAD + ROW.replace("690", "inf"), 3, "power inf"),
+        (HEAD + ROW.replace("1.25e-4", "nan"), 3, 'sustained time "nan"'),
+        (HEAD + ROW.replace("1.25e-4", "0"), 3, 'sustained time "0"'),
+        (HEAD + ROW.replace("1e-4", "-1"), 3, 'burst time "-1"'),
+        (HEAD + ROW.replace("690", "inf"), 3, 'power "inf"'),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
@@ -98,7 +98,7 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress((HEAD + ROW * 1).encode())[:-12])
     with pytest.raises(InputError) as caught:
         read_profile(path)
-    assert caught.value.code == "bad-compression"
+    assert caught.value.code == "truncated-file"
 
 
 def test_bytes_that_are_no_text_are_an_error(tmp_path: Path) -> None:
@@ -107,3 +107,31 @@ def test_bytes_that_are_no_text_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_profile(path)
     assert caught.value.code == "not-text"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("m=8192", "m=-8192", "out-of-range"),
+        ("m=8192", "m=0", "out-of-range"),
+        ("m=8192", f"m={'9' * 400}", "out-of-range"),
+        ("m=8192", f"m={'9' * 900}", "out-of-range"),
+        ("m=8192", f"m={'9' * 5000}", "bad-syntax"),
+        ("k=1024", "k=1024 dtype=fp99", "unknown-name"),
+        ("1.25e-4", "1e-320", "out-of-range"),
+        ("1650", "1e300", "out-of-range"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(tmp_path: Path, old: str, new: str, code: str) -> None:
+    path = profile(tmp_path, HEAD + ROW.replace(old, new))
+    with pytest.raises(InputError) as caught:
+        read_profile(path)
+    assert (caught.value.code, caught.value.where) == (code, f"{path}:3")
+    assert len(str(caught.value)) < 500
+
+
+def test_a_profile_larger_than_any_real_one(tmp_path: Path) -> None:
+    for text in ("\n" * 200_001, "x" * (33 << 20)):
+        with pytest.raises(InputError) as caught:
+            read_profile(profile(tmp_path, HEAD + ROW + text))
+        assert caught.value.code == "input-too-large"

@@ -1,0 +1,65 @@
+"""Checks measured kernels against what a GPU can do, and against the model.
+
+A kernel that is faster than its GPU was measured on another one, or is not the kernel that it is called: it is not
+used. A kernel that is ten times off the model may be right, and is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.arrays import Floats, Mask
+from foretrace.basics.errors import Diagnostic
+from foretrace.cost.kernels.model import floor_s, peak_flops
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.kernels import Kernel, kernel_text
+
+MIN_FLOPS_PART: Final = 0.9
+"""The part of the time at the datasheet's peak that a product may take: clocks reach up to a tenth more."""
+
+MIN_BYTES_PART: Final = 0.5
+"""The part of the time at the memory's rate that a kernel may take. Bytes may be in the L2 cache, and the bytes of
+gathers are upper limits: real ones take down to 0.6 (a backward of an embedding on an H200)."""
+
+MAX_OFF_MODEL: Final = 10.0
+"""From which factor on, either way, a kernel is reported to differ from the model. Of 2,700 real kernels of an H200 and
+an A100, 2 do: copies that waited."""
+
+
+def plausible_kernels(
+    gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats, modelled: Floats, where: str
+) -> tuple[Mask, list[Diagnostic]]:
+    """Returns which kernels can have been measured on a GPU, and the warnings about the others.
+
+    Args:
+        gpu: The GPU.
+        kernels: The kernels.
+        seconds: Their measured times.
+        modelled: Their prices by the model.
+        where: The file that errors name.
+    """
+    flops_s = np.array([kernel.flops / peak_flops(gpu, getattr(kernel, "dtype", "bf16")) for kernel in kernels])
+    least = np.maximum(MIN_FLOPS_PART * flops_s, MIN_BYTES_PART * floor_s(gpu, kernels))
+    usable = np.asarray(seconds >= least)
+    notes = []
+    if not usable.all():
+        worst = int((seconds / np.maximum(least, 1e-30)).argmin())
+        floor = float(floor_s(gpu, [kernels[worst]])[0])
+        text = (
+            f"{int((~usable).sum()):,} of {len(kernels):,} kernels are faster than a {gpu.name} can be, and not used: "
+            f"{kernel_text(kernels[worst])} in {seconds[worst] / floor:.2g} of the time at its peak rates"
+        )
+        notes.append(Diagnostic("warning", "beats-peak", text, where))
+    ratio = np.where(usable, seconds / modelled, 1.0)
+    off = np.maximum(ratio, 1 / ratio)
+    if len(off) and off.max() >= MAX_OFF_MODEL:
+        worst = int(off.argmax())
+        text = (
+            f"{int((off >= MAX_OFF_MODEL).sum()):,} of {len(kernels):,} kernels are {MAX_OFF_MODEL:g} times off the "
+            f"model or more: {kernel_text(kernels[worst])} takes {ratio[worst]:,.3g} times as long"
+        )
+        notes.append(Diagnostic("warning", "off-model", text, where))
+    return usable, notes
