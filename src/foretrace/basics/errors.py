@@ -100,6 +100,12 @@ class DefectError(ForetraceError):
     exit_code = 70  # EX_SOFTWARE of sysexits.h
 
 
+def located(error: ForetraceError, place: str) -> ForetraceError:
+    """Returns the same error with a place, such as a file, before its own."""
+    where = f"{place}: {error.where}" if error.where else place
+    return type(error)(error.code, error.message, where=where, hint=error.hint)
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """Something seen, guessed or left out that a reader of the result should know."""

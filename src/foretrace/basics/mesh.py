@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from foretrace.basics.arrays import Ints
-from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.errors import InputError, did_you_mean, shortened
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 """Megatron-core's default, fastest axis first."""
@@ -331,7 +331,9 @@ def _axis(name: str) -> Axis:
         axis = Axis(name)
     except ValueError:
         raise InputError(
-            "unknown-name", f'axis "{name}" is not known{did_you_mean(name, Axis)}', hint=f"known: {' '.join(Axis)}"
+            "unknown-name",
+            f'axis "{shortened(name)}" is not known{did_you_mean(name, Axis)}',
+            hint=f"known: {' '.join(Axis)}",
         ) from None
     if axis is Axis.EMBD:
         raise InputError("unknown-name", "embd is not a dimension of the mesh", hint="use embedding_groups()")
@@ -362,12 +364,12 @@ def _check_order(order: str) -> None:
         if name not in allowed:
             raise InputError(
                 "unknown-name",
-                f'order {order}: "{name}" is not an axis of the order{did_you_mean(name, allowed)}',
+                f'order {shortened(order)}: "{shortened(name)}" is not an axis of the order{did_you_mean(name, allowed)}',
                 hint=f"expected the axes {' '.join(allowed)}, fastest first, as in {DEFAULT_ORDER}",
             )
         if names.count(name) > 1:
             raise InputError(
-                "duplicate-name", f"order {order} names {name} twice", hint=f"expected e.g. {DEFAULT_ORDER}"
+                "duplicate-name", f"order {shortened(order)} names {name} twice", hint=f"expected e.g. {DEFAULT_ORDER}"
             )
 
 
@@ -384,7 +386,7 @@ def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: s
     if name not in known:
         raise InputError(
             "unknown-name",
-            f'"{item}": "{name}" is not known{did_you_mean(name, known)}',
+            f'"{shortened(item)}": "{shortened(name)}" is not known{did_you_mean(name, known)}',
             where=where,
             hint=f"known: {' '.join(known)}",
         )
@@ -392,5 +394,5 @@ def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: s
         raise InputError("duplicate-name", f"{name} is given twice", where=where, hint=f"give {name} once")
     if name != "order" and re.fullmatch("[0-9]{1,10}", value) is None:
         raise InputError(
-            "bad-value", f'"{item}" is not an axis and its size', where=where, hint=f"expected e.g. {name}=8"
+            "bad-value", f'"{shortened(item)}" is not an axis and its size', where=where, hint=f"expected e.g. {name}=8"
         )

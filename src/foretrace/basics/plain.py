@@ -43,7 +43,7 @@ def from_plain(kind: Any, value: Any) -> Any:
         TypeError, ValueError, KeyError: The plain value does not have the form of `kind`.
     """
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any or kind is None or kind is type(None):
+    if kind is Any or (value is None and kind in (None, type(None))):
         return value
     if origin in (Union, types.UnionType):
         return _one_of(arguments, value)

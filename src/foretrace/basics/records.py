@@ -7,7 +7,7 @@ number where text belongs, a missing field or a list nested a thousand times is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,17 +22,21 @@ _MAX_DIM_NESTING: Final = 8
 
 _REQUIRED: Final = object()
 
+Pairs = Callable[[list[tuple[str, Any]]], Any]
+"""Makes a value of the keys and values of an object."""
+
 Dims = tuple[Any, ...]
 """Sizes of a tensor, or of every tensor of a list."""
 
 
-def read_json(data: str | bytes, where: str, hint: str | None = None) -> Any:
+def read_json(data: str | bytes, where: str, hint: str | None = None, pairs: Pairs | None = None) -> Any:
     """Returns the value of JSON text.
 
     Args:
         data: The text, in UTF-8.
         where: The file, and the line where the text is one of many.
         hint: What errors say is expected.
+        pairs: Makes the value of an object from its keys and values; None is a dictionary.
 
     Raises:
         InputError: The text is not JSON (`bad-syntax`), nested too deep (`too-deep`), or holds a number that is not
@@ -45,7 +49,7 @@ def read_json(data: str | bytes, where: str, hint: str | None = None) -> Any:
         raise NumberError("out-of-range", f"{word} is not a finite number")
 
     try:
-        value = json.loads(data, parse_constant=refuse)
+        value = json.loads(data, parse_constant=refuse, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
         raise InputError(
             "bad-syntax", f"not valid JSON: {error.msg}", where=f"{where}:{error.lineno}", hint=hint

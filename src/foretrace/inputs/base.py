@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from foretrace.basics.errors import Diagnostic, InputError, UsageError, did_you_mean
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean, located
 from foretrace.basics.files import GivenPath, InputFile
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from foretrace.program.program import Program
     from foretrace.program.timeline import Timeline
     from foretrace.workload.setting import Setting
+
+_PROGRAM_ERRORS = (
+    *("invalid-program", "rendezvous-mismatch", "deadlock", "unknown-collective", "duplicate-name"),
+    *("too-large", "input-too-large"),
+)
+"""Codes of errors that are about a program, whoever finds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +109,17 @@ class Input(ABC):
     def program(self) -> Program:
         """Returns the job as a program; it is built once."""
         if self._program is None:
-            self._program = self.build_program()
+            try:
+                self._program = self.build_program()
+            except ForetraceError as error:
+                raise self.located(error) from None
         return self._program
+
+    def located(self, error: ForetraceError) -> ForetraceError:
+        """Returns an error of the input's program with the input's paths, where it names no place of its own."""
+        if error.where is None and self.paths and error.code in _PROGRAM_ERRORS:
+            return located(error, self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} …")
+        return error
 
     @property
     def title(self) -> str:

@@ -12,7 +12,6 @@ peaks are found by going through the events from the last to the first.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError, shortened
 from foretrace.basics.files import read_whole
 from foretrace.basics.progress import doing
+from foretrace.basics.records import read_json
 from foretrace.basics.units import format_bytes
 
 MAX_DEVICES: Final = 1024
@@ -206,11 +206,11 @@ def _loaded(path: str | Path, where: str) -> Any:
     if data[:64].lstrip()[:1] not in (b"{", b"["):
         problem = "this is neither a pickle (of protocol 2 or later) nor JSON"
         raise InputError("wrong-format", problem, where=where, hint=_HINT)
-    try:
-        return json.loads(data, object_pairs_hook=_plain_dictionary)
-    except (ValueError, RecursionError) as error:
-        problem = str(error) if isinstance(error, json.JSONDecodeError) else "too deep, or not text"
-        raise InputError("bad-syntax", f"not valid JSON: {problem}", where=where, hint=_HINT) from None
+    # Every list and dictionary takes memory, of which a file of commas and brackets asks for many times its own size.
+    if data.count(b"{") + data.count(b"[") > MAX_ENTRIES or data.count(b",") > 8 * MAX_ENTRIES:
+        problem = f"more than {MAX_ENTRIES:,} lists and dictionaries"
+        raise InputError("input-too-large", problem, where=where, hint=_TOO_LARGE)
+    return read_json(data, where, _HINT, _plain_dictionary)
 
 
 _PROTO: Final = 0x80

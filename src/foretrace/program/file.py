@@ -16,15 +16,15 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, located, printable, shortened
 from foretrace.basics.files import AnyFile
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 from foretrace.basics.records import read_json
 from foretrace.program.check import check, check_kernels
-from foretrace.program.classes import classes_of
+from foretrace.program.classes import RankClasses, classes_of, coarsest
 from foretrace.program.columns import COLUMNS, LaneKind
-from foretrace.program.expand import expand
+from foretrace.program.expand import Ops, expand
 from foretrace.program.graph import instantiate, members_met
 from foretrace.program.program import (
     BlockInfo,
@@ -93,6 +93,9 @@ TIMELINE_SECTIONS: Final[dict[str, np.dtype[Any]]] = {
 }
 """The sections that a timeline adds to those of its program."""
 
+_MAX_MOMENT_S: Final = 1e15
+"""The latest moment of a timeline: as many ops as can be run, each as long as can be meant."""
+
 _NOTHING: Final = type(None)
 _LIST: Final = (list, _NOTHING)
 _COUNT: Final = (int, _NOTHING)
@@ -153,18 +156,33 @@ def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
         fields_ = _fields(run, "run", step_time_s=(float,), steps_run=(int,), diagnostics=(list,), attached=(dict,))
         notes = tuple(_diagnostic(value, f"run, diagnostic {i}") for i, value in enumerate(fields_["diagnostics"]))
     except ForetraceError as error:
-        raise _located(error, path) from None
+        raise located(error, str(path)) from None
     of_rank, ready, start, end, end_before = given.values()
     times = (ready, start, end, end_before)
-    classes = int(of_rank.max(initial=-1)) + 1
-    if len(of_rank) != program.world or of_rank.min(initial=0) < 0 or len(np.unique(of_rank)) != classes:
-        raise InputError("damaged-file", "the rank classes do not fit the program", where=str(path))
     ops = expand(program)
-    graph = instantiate(ops, classes_of(of_rank.astype(np.int64)), members_met(ops))
-    if any(len(column) != len(graph) or not np.isfinite(column).all() for column in times):
+    graph = instantiate(ops, _read_classes(of_rank, ops, str(path)), members_met(ops))
+    if (
+        any(len(column) != len(graph) or not (np.abs(column) <= _MAX_MOMENT_S).all() for column in times)
+        or ((end < start) | (start < 0)).any()
+    ):
         raise InputError("damaged-file", "the timeline does not fit the program", where=str(path))
     timeline = Timeline(graph, ready, start, end, end_before, fields_["step_time_s"], fields_["steps_run"], notes)
     return timeline, fields_["attached"]
+
+
+def _read_classes(of_rank: Column, ops: Ops, path: str) -> RankClasses:
+    """Returns the classes of ranks; raises an error unless ranks of one class run the same ops and meet the same."""
+    role_of = ops.program.role_of
+    if len(of_rank) == len(role_of) and not len(of_rank):
+        return classes_of(of_rank.astype(np.int64))
+    fits = len(of_rank) == len(role_of) and of_rank.min() >= 0 and of_rank.max() < len(of_rank)
+    if fits:
+        classes = classes_of(of_rank.astype(np.int64))
+        rows = [rows for groups in members_met(ops).values() for rows in groups]
+        fits = len(classes) == int(of_rank.max()) + 1 and (role_of == role_of[classes.representative][of_rank]).all()
+        if fits and len(coarsest(of_rank.astype(np.int64), rows)) == len(classes):
+            return classes
+    raise InputError("damaged-file", "the rank classes do not fit the program", where=path)
 
 
 def _write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Column]) -> None:
@@ -180,14 +198,8 @@ def _checked(header: object, arrays: Mapping[str, Column], path: AnyFile) -> Pro
         check(program)
         check_kernels(program)
     except ForetraceError as error:
-        raise _located(error, path) from None
+        raise located(error, str(path)) from None
     return program
-
-
-def _located(error: ForetraceError, path: AnyFile) -> ForetraceError:
-    """Returns the error with the file before its place."""
-    place = f"{path}: {error.where}" if error.where else str(path)
-    return type(error)(error.code, error.message, where=place, hint=error.hint)
 
 
 def _arrays(program: Program) -> dict[str, Column]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from foretrace.basics.errors import Diagnostic, InputError, UsageError
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
 from foretrace.program.columns import Kind
@@ -121,9 +121,9 @@ class _Question:
                 return simulate_program(
                     program, self.machine, scenario, executor=self._executor, folded=self._folded, explain=explain
                 )
-        except InputError as error:
+        except ForetraceError as error:
             if error.code != "unpriced-op" or self.machine.cluster is not None:
-                raise
+                raise self.job.located(error) from None
             raise UsageError(
                 "needs-cluster",
                 f"{self.job.title} says what is sent and computed, not how long that takes; no cluster is named",

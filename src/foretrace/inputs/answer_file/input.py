@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from foretrace.basics.files import GivenPath, InputFile
+from foretrace.basics.records import Record
 from foretrace.basics.units import format_time
 from foretrace.inputs.base import Input, NoOptions
 
@@ -48,8 +49,10 @@ class AnswerInput(Input):
     @property
     def cluster(self) -> str | None:
         """The preset that the answer is of; None where it was a cluster of the user's own, or none."""
-        cluster = self._saved()[1]["answer"]["cluster"]
-        return cluster["name"] if cluster is not None and cluster["where"] is None else None
+        answer = self._answer()
+        if "cluster" not in answer or "where" in answer.record("cluster"):
+            return None
+        return answer.record("cluster").text("name")
 
     def _saved(self) -> tuple[Timeline, Any]:
         if self._read is None:
@@ -57,6 +60,10 @@ class AnswerInput(Input):
 
             self._read = load_timeline(self.file)
         return self._read
+
+    def _answer(self) -> Record:
+        """Returns the fields of the answer, as they were saved."""
+        return Record(self._saved()[1], str(self.file)).record("answer")
 
     def build_program(self) -> Program:
         """Reads the program of the answer."""
@@ -67,18 +74,16 @@ class AnswerInput(Input):
         from foretrace.inputs.program_file.inventory import program_inventory
 
         inventory = program_inventory(self.program(), None, self.title)
-        answer = self._saved()[1]["answer"]
-        cluster = "no cluster" if answer["cluster"] is None else answer["cluster"]["name"]
-        result = (
-            "answer",
-            f"{format_time(answer['step_time_s'])} on {cluster}, run by the {answer['executor']} executor",
-        )
+        answer = self._answer()
+        cluster = answer.record("cluster").text("name") if "cluster" in answer else "no cluster"
+        step_s, executor = self._saved()[0].step_time_s, answer.text("executor")
+        result = ("answer", f"{format_time(step_s)} on {cluster}, run by the {executor} executor")
         return replace(
             inventory,
             kind=self.kind,
             format="saved answer",
             facts=(result, *inventory.facts),
-            contents={**inventory.contents, "step_time_s": answer["step_time_s"], "cluster": cluster},
+            contents={**inventory.contents, "step_time_s": step_s, "cluster": cluster},
             diagnostics=tuple(note for note in inventory.diagnostics if note.code != "unpriced-op"),
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import ForetraceError, InputError, located, printable, shortened
 from foretrace.basics.files import InputFile
 from foretrace.basics.plain import from_plain, to_plain
 from foretrace.inputs.answer_file.input import ENDING
@@ -45,16 +46,46 @@ def open_answer(path: str | Path | InputFile) -> Answer:
             hint="simulate the job again, and save the answer with this version",
         )
     try:
+        _check_finite(header)
         saved = _opened_fields(Answer, header["answer"])
         answer = Answer(**saved, timeline=timeline, memory_tracks=tuple(memory_tracks(timeline)))
+        _check_figures(answer, str(path))
         if header["model"] is None:
             return answer
         figures = _opened_fields(ModelFigures, header["model"])
         process = from_plain(ProcessMemory, header["process_memory"])
         memory = memory_fit(answer, process)
         return replace(answer, model=ModelFigures(**figures, memory=memory))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise InputError("damaged-file", f"the header of the answer cannot be read: {error}", where=str(path)) from None
+    except ForetraceError as error:
+        raise error if error.where else located(error, str(path)) from None
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+        problem = f"the header of the answer cannot be read: {printable(shortened(str(error)))}".replace("\n", " ")
+        raise InputError("damaged-file", problem, where=str(path)) from None
+
+
+def _check_figures(answer: Answer, path: str) -> None:
+    """Raises an error where figures of an answer are negative or contradict its timeline."""
+    timeline, memory = answer.timeline, answer.peak_memory
+    same = (
+        answer.step_time_s == timeline.step_time_s
+        and answer.world_size == timeline.graph.program.world
+        and answer.repeats == timeline.graph.program.repeats
+    )
+    seconds = (answer.unchanged_step_time_s, answer.step_time_unprofiled_s, answer.unchanged_step_time_unprofiled_s)
+    bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
+    shares = [number for entry in answer.provenance for number in (entry.share, entry.low, entry.high)]
+    amounts = [answer.tokens_per_s_per_gpu or 0, 0 if memory is None else memory.bytes, answer.overlap_cost_s]
+    if not same or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts)) < 0:
+        raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
+
+
+def _check_finite(value: Any) -> None:
+    """Raises an error where a number of the header is not finite, as JSON makes of 1e400."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is not finite")
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_finite(item)
 
 
 def _saved_fields(value: Answer | ModelFigures) -> dict[str, Any]:

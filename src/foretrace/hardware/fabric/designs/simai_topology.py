@@ -8,7 +8,7 @@ again is the same to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,14 +18,26 @@ import numpy as np
 from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import read_whole
+from foretrace.basics.limits import MAX_GPUS, check_limit
+from foretrace.basics.numbers import NumberError, number_error, real_number
 from foretrace.basics.outputs import write_whole
 from foretrace.basics.units import parse_bandwidth, parse_time
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.routing.attachment import attachment_of
 
-MAX_DEVICES: Final = 4_000_000
+MAX_DEVICES: Final = MAX_GPUS
 """More than any cluster has: a larger number is a slip."""
+
+MAX_LINKS: Final = 4_000_000
+"""Links that a file may list: 100,000 GPUs with 8 NICs have fewer."""
+
+MAX_FILE_BYTES: Final = 160 << 20
+
+MIN_LINK_BYTES_PER_S: Final = 1e6
+MAX_LINK_BYTES_PER_S: Final = 1e15
+MAX_LINK_LATENCY_S: Final = 1.0
+"""Limits on the links of all files, in SimAI's format and in YAML."""
 
 _HEADER: Final = "280 8 16 136 1344 H100: devices, GPUs of a server, NVSwitches, other switches, links, GPU"
 _LINK: Final = "0 128 2880Gbps 0.000025ms 0: source, destination, rate, latency, error rate"
@@ -82,12 +94,17 @@ class SimaiTopology:
 def looks_like_simai(text: str) -> bool:
     """Returns whether the text begins as a topology file does: a line of five numbers and a word."""
     fields = text.split("\n", 1)[0].split()
-    return len(fields) == 6 and all(field.isdecimal() for field in fields[:5])
+    return len(fields) == 6 and all(_is_whole(field) for field in fields[:5])
+
+
+def _is_whole(field: str) -> bool:
+    """Returns whether a field is a whole number in ASCII digits."""
+    return field.isascii() and field.isdecimal()
 
 
 def read_topology(path: str | Path) -> SimaiTopology:
     """The topology in a file."""
-    data = read_whole(path, "topology file", f"expected a first line like {_HEADER}")
+    data = read_whole(path, "topology file", f"expected a first line like {_HEADER}", MAX_FILE_BYTES)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -99,6 +116,7 @@ def read_topology(path: str | Path) -> SimaiTopology:
 
 def parse_topology(text: str, path: str) -> SimaiTopology:
     """The topology that the text of a file describes."""
+    check_limit(text.count("\n"), MAX_LINKS, "lines", path)
     lines = text.split("\n")
     devices, per_server, nv_switches, switches, count, gpu = _header(lines[0], path)
     if len(lines) < 2:
@@ -165,7 +183,7 @@ def _switch_ids(line: str, path: str, devices: int, count: int) -> tuple[int, ..
     """The numbers of switches, which are those after the GPUs."""
     fields = line.split()
     where = f"{path}:2"
-    wrong = next((field for field in fields if not field.isdecimal() or len(field) > 9), None)
+    wrong = next((field for field in fields if not _is_whole(field) or len(field) > 9), None)
     if wrong is not None:
         raise InputError(
             "bad-value", f'"{shortened(wrong)}" is no number of a switch', where=where, hint="whole numbers"
@@ -184,6 +202,7 @@ def _switch_ids(line: str, path: str, devices: int, count: int) -> tuple[int, ..
 
 def _links(lines: list[str], path: str, devices: int) -> Iterator[TopologyLink]:
     """The links, each line checked."""
+    checked: set[tuple[str, ...]] = set()  # nearly all links have the figures of another
     for number, line in enumerate(lines, start=3):
         if not line.strip():
             continue
@@ -191,21 +210,34 @@ def _links(lines: list[str], path: str, devices: int) -> Iterator[TopologyLink]:
         if len(fields) != 5:
             problem = f'"{shortened(line.strip())}" has {len(fields)} fields, a link has 5'
             raise InputError("bad-syntax", problem, where=where, hint=f"expected e.g. {_LINK}")
-        ends = [int(field) if field.isdecimal() and len(field) < 10 else -1 for field in fields[:2]]
+        ends = [int(field) if _is_whole(field) and len(field) < 10 else -1 for field in fields[:2]]
         if not all(0 <= end < devices for end in ends) or ends[0] == ends[1]:
             problem = f"{shortened(fields[0])} and {shortened(fields[1])} are not two devices"
             raise InputError(
                 "out-of-range", problem, where=where, hint=f"devices are numbered from 0 to {devices - 1:,}"
             )
-        if not 0 < parse_bandwidth(fields[2], where=where) <= 1e15:
-            raise InputError(
-                "out-of-range", f"rate {fields[2]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}"
-            )
-        if parse_time(fields[3], where=where) > 1.0:
-            raise InputError(
-                "out-of-range", f"latency {fields[3]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}"
-            )
+        figures = tuple(fields[2:])
+        if figures not in checked:
+            _check_figures(figures, where)
+            checked.add(figures)
         yield TopologyLink(ends[0], ends[1], fields[2], fields[3], fields[4], number)
+
+
+def _check_figures(fields: Sequence[str], where: str) -> None:
+    """Raises an error where the rate, the latency or the error rate of a link cannot be meant."""
+    rate, latency, error_rate = fields
+    problem = ""
+    if not MIN_LINK_BYTES_PER_S <= parse_bandwidth(rate, where=where) <= MAX_LINK_BYTES_PER_S:
+        problem = f"rate {shortened(rate)} is not from {MIN_LINK_BYTES_PER_S:g} to {MAX_LINK_BYTES_PER_S:g} B/s"
+    elif not 0 <= parse_time(latency, where=where) <= MAX_LINK_LATENCY_S:
+        problem = f"latency {shortened(latency)} is not from 0 to {MAX_LINK_LATENCY_S:g} s"
+    else:
+        try:
+            real_number(error_rate, most=1.0)
+        except NumberError as error:
+            raise number_error(error, "error rate", error_rate, where, f"expected e.g. {_LINK}") from None
+    if problem:
+        raise InputError("out-of-range", problem, where=where, hint=f"expected e.g. {_LINK}")
 
 
 def simai_topology(fabric: Fabric, gpu: str, path: str) -> SimaiTopology:

@@ -20,7 +20,15 @@ from foretrace.basics.files import read_whole
 from foretrace.basics.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs.draft import WORDS, FabricDraft
-from foretrace.hardware.fabric.designs.simai_topology import SimaiTopology, looks_like_simai, parse_topology
+from foretrace.hardware.fabric.designs.simai_topology import (
+    MAX_FILE_BYTES,
+    MAX_LINK_BYTES_PER_S,
+    MAX_LINK_LATENCY_S,
+    MIN_LINK_BYTES_PER_S,
+    SimaiTopology,
+    looks_like_simai,
+    parse_topology,
+)
 from foretrace.hardware.fabric.fabric import Device, Fabric
 
 if TYPE_CHECKING:
@@ -38,9 +46,8 @@ def written_fabric(cluster: Cluster, nodes: int) -> Fabric:
     if path is None:
         hint = "for example topology: {kind: file, path: network.yaml}"
         raise InputError("missing-field", "a topology of kind file needs its path", where=cluster.where, hint=hint)
-    text = read_whole(path, "topology file", "expected a topology in YAML, or one of SimAI's").decode(
-        "utf-8", "replace"
-    )
+    data = read_whole(path, "topology file", "expected a topology in YAML, or one of SimAI's", MAX_FILE_BYTES)
+    text = data.decode("utf-8", "replace")
     fabric = _simai_fabric(parse_topology(text, path)) if looks_like_simai(text) else _yaml_fabric(path)
     if fabric.gpus_per_node != cluster.node.gpus:
         raise InputError(
@@ -126,8 +133,10 @@ def _link(document: Document, node: yaml.Node) -> _Link:
         raise InputError(
             "bad-topology", f"a link joins {ends[0]} to itself", where=document.where(node), hint=f"e.g. {_EXAMPLE}"
         )
-    rate = fields.number("rate", parse_bandwidth, 1e6, 1e15, format_bandwidth)
-    latency = fields.number("latency", parse_time, 0.0, 1.0, format_time) if "latency" in fields else 0.0
+    rate = fields.number("rate", parse_bandwidth, MIN_LINK_BYTES_PER_S, MAX_LINK_BYTES_PER_S, format_bandwidth)
+    latency = 0.0
+    if "latency" in fields:
+        latency = fields.number("latency", parse_time, 0.0, MAX_LINK_LATENCY_S, format_time)
     return _Link((ends[0], ends[1]), rate, latency)
 
 
