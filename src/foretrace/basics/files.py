@@ -224,20 +224,30 @@ AnyPath: TypeAlias = "str | Path | InputFile | GivenPath"
 
 
 def input_file(path: AnyFile) -> InputFile:
-    """Returns a file as an `InputFile`."""
+    """Returns a file as an `InputFile`. Raises InputError where it is something else."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise _not_a_path(path)
     return path if isinstance(path, InputFile) else InputFile(path)
 
 
 def given_paths(paths: Iterable[AnyPath]) -> tuple[GivenPath, ...]:
-    """Returns paths as `GivenPath`s."""
+    """Returns paths as `GivenPath`s. Raises InputError where they are something else."""
+    if not isinstance(paths, Iterable):
+        raise _not_a_path(paths)
     return tuple(map(given_path, paths))
 
 
 def given_path(path: AnyPath) -> GivenPath:
-    """Returns a path as a `GivenPath`."""
+    """Returns a path as a `GivenPath`. Raises InputError where it is something else."""
     if isinstance(path, GivenPath):
         return path
+    if not isinstance(path, (str, os.PathLike)):
+        raise _not_a_path(path)
     return GivenPath(str(path), path if isinstance(path, InputFile) else None)
+
+
+def _not_a_path(value: object) -> InputError:
+    return InputError("bad-value", f"a file is given by its name, not by {type(value).__name__}")
 
 
 def head_bytes(path: AnyFile, size: int) -> bytes:

@@ -245,8 +245,9 @@ def _unwritable_if_refused(path: Path, noun: str) -> Iterator[None]:
     """Turns an error of the operating system into that of an output that cannot be written."""
     try:
         yield
-    except (OSError, ValueError) as error:  # ValueError: a null character, or half of a surrogate pair
-        reason = error.strerror if isinstance(error, OSError) else "its name has characters that no file has"
+    except (OSError, ValueError, TypeError) as error:
+        # ValueError: a null character, or half of a surrogate pair; TypeError: not a name at all.
+        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
         hint = "give the name of a file in a folder that exists and that you may write to"
         raise InputError(
             "unwritable-file", f"the {noun} cannot be written: {reason}", where=str(path), hint=hint

@@ -132,6 +132,8 @@ def launch_problem(setting: Setting, framework: str | None = None) -> str | None
 
 def _chosen(setting: Setting, framework: str | None) -> tuple[LaunchFormat, Writer]:
     if framework is not None:
+        if not isinstance(framework, str):
+            raise InputError("bad-value", "a framework is given by its name", hint=f"known: {', '.join(WRITERS)}")
         plain = framework.strip().lower().replace("_", "-")
         if plain not in WRITERS:
             problem = f'framework "{framework}" is not known{did_you_mean(plain, WRITERS)}'

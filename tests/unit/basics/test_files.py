@@ -104,6 +104,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert InputFile("a\0b").head() == b"" == head_bytes("a\0b", 4)
 
 
+@pytest.mark.parametrize("value", [8, None, [8], {"a": 1}.keys, 1.5])
+def test_other_things_than_paths(value: Any) -> None:
+    for act in (lambda: given_paths(value), lambda: input_file(value), lambda: read_whole(value, "thing", "")):
+        with pytest.raises(InputError) as caught:
+            act()
+        assert caught.value.code == "bad-value"
+
+
 def test_few_files_stay_open(tmp_path: Path) -> None:
     files = []
     for number in range(200):
