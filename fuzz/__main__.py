@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.command == "seed":
         case = all_targets()[given.target].case(given.number)
-        return _show(judge(case, scratch_folder()), shlex.join(case.words))
+        with scratch_folder() as folder:
+            return _show(judge(case, folder), shlex.join(case.words))
     if given.command == "atheris":
         from fuzz.coverage import run_atheris
 
@@ -71,10 +72,11 @@ def _chosen(prefixes: list[str]) -> list[str]:
 
 def _replay(store: Store, names: list[str]) -> int:
     """Runs findings again; returns 1 where one is still broken."""
-    folder, broken = scratch_folder(), 0
+    broken = 0
     for name in names:
         case, record = store.load(name)
-        verdict = judge(case, folder)
+        with scratch_folder() as folder:
+            verdict = judge(case, folder)
         broken += bool(verdict.faults)
         state = "broken" if verdict.faults else "mended"
         print(

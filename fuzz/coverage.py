@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -135,9 +136,10 @@ def run_atheris(target: Target, words: list[str]) -> None:
     parts = tuple(part.strip("/").split("/")[0] for part in _READERS)
     with atheris.instrument_imports(include=[f"foretrace.{part}" for part in dict.fromkeys(parts)]):
         import foretrace.api  # noqa: F401 - imported to be instrumented
-    folder, sample, store = scratch_folder(), target.samples()[0], Store()
+    sample, store = target.samples()[0], Store()
     name = sample.targets[0]
-    seeds = folder.with_name(f"{folder.name}-seeds")
+    folder = ExitStack().enter_context(scratch_folder())  # libFuzzer ends the process
+    seeds = folder.parent / "seeds"
     seeds.mkdir()
     (seeds / "sample").write_bytes(sample.files[name])
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from fuzz.oracle import Case, judge
@@ -19,23 +17,20 @@ _PACKED: Final = (".gz", ".sqlite", ".foretrace", ".answer", ".pickle")
 
 def minimise(case: Case, signature: str, seconds: float = 20.0) -> Case:
     """Returns a smaller input with the same fault, within some CPU time; packed files stay as they are."""
-    folder = scratch_folder()
     deadline = time.process_time() + seconds
+    with scratch_folder() as folder:
 
-    def fails(candidate: Case) -> bool:
-        if time.process_time() > deadline:
-            return False
-        return any(fault.signature == signature for fault in judge(candidate, folder).faults)
+        def fails(candidate: Case) -> bool:
+            if time.process_time() > deadline:
+                return False
+            return any(fault.signature == signature for fault in judge(candidate, folder).faults)
 
-    try:
         if not fails(case):
             return case
         for name in [name for name in case.files if not name.endswith(_PACKED) and ":" not in case.target]:
             for split in (_lines, _pieces, _bytes):
                 case = _reduced_file(case, name, split, fails)
         return case
-    finally:
-        os.chdir(Path(__file__).parent)
 
 
 def _lines(data: bytes) -> Parts:

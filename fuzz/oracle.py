@@ -237,7 +237,7 @@ def _limited(max_s: float) -> Iterator[None]:
 
 def _faults(case: Case, run: Run, verdict: Verdict, folder: Path, max_s: float) -> Iterator[Fault]:
     error = run.error
-    expected = _is_expected(error)
+    expected = _is_expected(error, run)
     if error is not None and not expected:
         yield _exception_fault(error)
     elif run.code not in EXIT_CODES:
@@ -254,12 +254,12 @@ def _faults(case: Case, run: Run, verdict: Verdict, folder: Path, max_s: float) 
     yield from _file_faults(case, folder)
 
 
-def _is_expected(error: BaseException | None) -> bool:
+def _is_expected(error: BaseException | None, run: Run) -> bool:
     from foretrace import ForetraceError
     from foretrace.cli.main import ClickException
 
     if isinstance(error, OSError):
-        return _frame(error).endswith(("files.py:write_whole", "files.py:write_text"))  # the disk, not an input
+        return run.code == 3 and "cannot be written" not in run.stderr  # an input may not be told as an output
     return error is None or isinstance(error, ForetraceError | ClickException | SystemExit) or _is_exit(error)
 
 

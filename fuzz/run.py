@@ -18,7 +18,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -124,10 +125,24 @@ class Store:
         return Case(record["target"], content, tuple(record["words"]), record["seed"]), record
 
 
-def scratch_folder() -> Path:
-    """Returns a new folder in memory, where there is one."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Makes an empty folder for inputs, in memory where that is possible; temporary files go next to it.
+
+    Both are removed in the end: a defect leaves a file with its details each time.
+    """
+    memory, before = Path("/dev/shm"), tempfile.tempdir
+    with tempfile.TemporaryDirectory(
+        prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None, ignore_cleanup_errors=True
+    ) as base:
+        tempfile.tempdir = base
+        folder = Path(base) / "case"
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
+            os.chdir(ROOT)
 
 
 def try_seeds(
@@ -152,10 +167,12 @@ def try_seeds(
     return tally, found
 
 
-def _work(pipe: Connection, shared: Any, folder: Path, dumps: Path, guided: bool) -> None:
+def _work(pipe: Connection, shared: Any, base: Path, dumps: Path, guided: bool) -> None:
     """Tries what the parent asks for until it says nothing more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    tempfile.tempdir, folder = str(base), base / "case"
+    folder.mkdir(exist_ok=True)
     with dumps.open("w") as file:
         faulthandler.register(signal.SIGUSR1, file)  # the place of compiled code that hangs
         limit_memory()
@@ -184,14 +201,14 @@ class _Worker:
     shared: Any = None
     process: Any = None
     pipe: Any = None
-    folder: Path = field(default_factory=scratch_folder)
+    base: Path = Path()
     context: Any = field(default_factory=lambda: multiprocessing.get_context("fork"))
 
     def start(self) -> None:
         """Starts a fresh process."""
         self.shared = self.context.RawArray("d", 2)
         self.pipe, other = self.context.Pipe()
-        arguments = (other, self.shared, self.folder, self.dumps, self.guided)
+        arguments = (other, self.shared, self.base, self.dumps, self.guided)
         self.process = self.context.Process(target=_work, args=arguments)
         self.process.start()
         other.close()
@@ -229,6 +246,14 @@ def run(
         all_targets()[name].samples()  # made once, before processes are forked
     store.folder.mkdir(parents=True, exist_ok=True)
     crew = [_Worker(guided, store.folder / f"worker{number}.txt") for number in range(workers)]
+    with scratch_folder() as folder:
+        for number, worker in enumerate(crew):
+            worker.base = folder / str(number)
+            worker.base.mkdir()
+        _run_crew(store, crew, targets, seconds, quiet)
+
+
+def _run_crew(store: Store, crew: Sequence[_Worker], targets: Sequence[str], seconds: float, quiet: bool) -> None:
     deadline = time.monotonic() + seconds
     printed = time.monotonic()
     try:
@@ -256,7 +281,6 @@ def run(
                 worker.process.kill()
                 worker.process.join()
             worker.dumps.unlink(missing_ok=True)
-            shutil.rmtree(worker.folder, ignore_errors=True)
 
 
 def _collect(store: Store, crew: Sequence[_Worker], quiet: bool) -> None:
