@@ -113,6 +113,12 @@ def changed_json(rng: random.Random, value: Any) -> Any:
     return value
 
 
+def reads_as(monkeypatch: pytest.MonkeyPatch, header: Any, columns: Arrays) -> None:
+    """Makes every file read as this one, as if it had been written with right checksums."""
+    text = json.dumps(header).encode()
+    monkeypatch.setattr(file, "read_file", lambda *_: (text, dict(columns)))
+
+
 def check_step(step_s: float) -> None:
     assert math.isfinite(step_s)
     assert step_s >= 0
@@ -143,7 +149,7 @@ def test_a_program_that_says_anything_is_run_or_refused(
             else:
                 name = rng.choice(list(columns))
                 columns[name] = changed_array(rng, columns[name])
-        monkeypatch.setattr(file, "read_file", lambda *_, given=(json.dumps(spoiled).encode(), columns): given)
+        reads_as(monkeypatch, spoiled, columns)
         try:
             program = load(path)
         except InputError as error:
@@ -177,14 +183,13 @@ def test_an_answer_that_says_anything_is_read_or_refused(
         else:
             name = rng.choice(list(TIMELINE_SECTIONS))
             columns[name] = changed_array(rng, columns[name])
-        monkeypatch.setattr(file, "read_file", lambda *_, given=(json.dumps(spoiled).encode(), dict(columns)): given)
+        reads_as(monkeypatch, spoiled, columns)
         try:
             answer = foretrace.open(path)
             assert isinstance(answer, foretrace.Answer)
             opened += 1
             check_step(answer.step_time_s)
             json.dumps(answer.to_dict(), allow_nan=False)
-            monkeypatch.setattr(file, "read_file", lambda *_, given=(json.dumps(spoiled).encode(), columns): given)
             AnswerInput(str(path), InputFile(path)).inventory()
         except InputError as error:
             assert str(path) in str(error.where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from property import oracle
 from property.programs import Job, folded, jobs, of_rank, settled, unfolded
 
 laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-small_jobs = jobs(most_ranks=6)
+small_jobs = jobs(most_ranks=32 if os.environ.get("FORETRACE_FUZZ") else 6)
 
 
 @pytest.fixture(scope="module", autouse=True)

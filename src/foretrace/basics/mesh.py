@@ -358,18 +358,18 @@ def _check_divides(name: str, size: int, whole: int, shown: str) -> None:
 
 
 def _check_order(order: str) -> None:
-    names = order.split("-")
+    names, shown = order.split("-"), shortened(order)
     allowed = DEFAULT_ORDER.split("-")
     for name in names:
         if name not in allowed:
             raise InputError(
                 "unknown-name",
-                f'order {shortened(order)}: "{shortened(name)}" is not an axis of the order{did_you_mean(name, allowed)}',
+                f'order {shown}: "{shortened(name)}" is not an axis of the order{did_you_mean(name, allowed)}',
                 hint=f"expected the axes {' '.join(allowed)}, fastest first, as in {DEFAULT_ORDER}",
             )
         if names.count(name) > 1:
             raise InputError(
-                "duplicate-name", f"order {shortened(order)} names {name} twice", hint=f"expected e.g. {DEFAULT_ORDER}"
+                "duplicate-name", f"order {shown} names {name} twice", hint=f"expected e.g. {DEFAULT_ORDER}"
             )
 
 

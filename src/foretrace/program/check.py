@@ -68,10 +68,10 @@ def where(program: Program, op: int) -> str:
 def _check_names(program: Program) -> None:
     """Names must be text, and a resource or an axis may not be called what ops are already called."""
     blocks = [text for block in program.blocks for text in (block.name, *block.ports)]
-    tables = [*program.lanes, *program.communicators, *program.resources, *program.sources]
+    tables = (program.lanes, program.communicators, program.resources, program.sources)
     axes_of_groups = [communicator.axis for communicator in program.communicators]
     notes = [text for note in program.diagnostics for text in (note.code, note.message, note.where or "")]
-    named = (table.name for table in tables)
+    named = [entry.name for table in tables for entry in table]
     texts = [program.title, *program.roles, *program.strings, *blocks, *named, *axes_of_groups, *notes]
     try:
         "".join(texts).encode()
@@ -146,12 +146,7 @@ def _check_communicators(program: Program, members: Members) -> None:
 
 
 def _check_indices(program: Program) -> None:
-    templates, instances, links, resident = (
-        program.templates,
-        program.instances,
-        program.links,
-        program.resident,
-    )
+    templates, instances, resident = program.templates, program.instances, program.resident
     ops = len(templates.columns["kind"])
     _starts(templates.start, ops, len(program.blocks), "templates.start")
     _starts(instances.start, len(instances.block), len(program.roles), "placements.start")
@@ -165,10 +160,8 @@ def _check_indices(program: Program) -> None:
     for info, size in zip(program.blocks, np.diff(templates.start).tolist(), strict=True):
         for port, op in info.ports.items():
             if not 0 <= op < size:
-                raise InputError(
-                    "invalid-program",
-                    f'block "{shortened(info.name)}": port "{shortened(port)}" is op {op}, but the block has {size} ops',
-                )
+                place = f'block "{shortened(info.name)}": port "{shortened(port)}"'
+                raise InputError("invalid-program", f"{place} is op {op}, but the block has {size} ops")
 
 
 def _check_instances(program: Program) -> None:
@@ -347,7 +340,8 @@ MAX_BAND = 1e6
 
 def check_kernels(program: Program) -> None:
     """Raises an error where computation without a duration names kernels that cannot be read."""
-    kernels, durations = program.templates.columns["kernel"], program.templates.columns["duration_s"]
+    kernels = _whole(program.templates.columns["kernel"])
+    durations = program.templates.columns["duration_s"].astype(np.float64)
     asks = (program.templates.columns["kind"] == Kind.COMPUTE) & np.isnan(durations) & (kernels >= 0)
     numbers, first = np.unique(kernels[asks], return_index=True)
     for number, at in zip(numbers.tolist(), first.tolist(), strict=True):
@@ -361,9 +355,9 @@ def check_kernels(program: Program) -> None:
 def _check_resources(program: Program) -> None:
     templates = program.templates
     for resource in program.resources:
-        for capacity in (resource.capacity_per_s, *(resource.capacities or ())):
-            if not _MIN_CAPACITY <= capacity <= MAX_REAL:
-                raise InputError("invalid-program", f'resource "{shortened(resource.name)}" has capacity {capacity:g}')
+        for own in (resource.capacity_per_s, *(resource.capacities or ())):
+            if not _MIN_CAPACITY <= own <= MAX_REAL:
+                raise InputError("invalid-program", f'resource "{shortened(resource.name)}" has capacity {own:g}')
         if resource.instances is not None and not all(resource.instances or [()]):
             raise InputError(
                 "invalid-program", f'resource "{shortened(resource.name)}" has no sets of ranks, or an empty one'
