@@ -41,7 +41,7 @@ class Occupancy:
     @property
     def non_compute_s(self) -> float:
         """Only communication or copies ran."""
-        return self.span_s - self.idle_s - self.compute_s
+        return max(self.span_s - self.idle_s - self.compute_s, 0.0)  # a sum of parts may be off by a rounding
 
     @property
     def communication_s(self) -> float:
@@ -51,7 +51,7 @@ class Occupancy:
     @property
     def overlapped_s(self) -> float:
         """Time in which communication ran concurrently with computation."""
-        return self._sum(having="communication") - self.exposed_communication_s
+        return max(self._sum(having="communication") - self.exposed_communication_s, 0.0)
 
     @property
     def exposed_communication_s(self) -> float:

@@ -23,16 +23,21 @@ __all__ = ["looks_like_profile", "read_trace", "read_traces"]
 
 
 def read_trace(path: AnyFile) -> RankProfile:
-    """Reads the trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems."""
+    """Reads the trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems.
+
+    Events that cannot have happened are left out.
+    """
+    from foretrace.inputs.profiler_trace.plausible import plausible
+
     # A report of Nsight Systems itself cannot be read: what reads its exports says how to make one.
     file = input_file(path)
     if head_of(file, len(SQLITE)) == SQLITE or file.path.suffix in REPORTS:
         from foretrace.inputs.profiler_trace.format.nsys import read_nsys
 
-        return read_nsys(file)
+        return plausible(read_nsys(file))
     from foretrace.inputs.profiler_trace.format.kineto import read_kineto
 
-    return read_kineto(file)
+    return plausible(read_kineto(file))
 
 
 def read_traces(paths: Iterable[AnyPath]) -> list[RankProfile]:

@@ -135,6 +135,8 @@ class Columns:
         """Events without a time or duration."""
         self.odd = 0
         """Events that cannot be read for another reason."""
+        self.first_odd = ""
+        """The name of the first of them."""
         self.unread: Counter[str] = Counter()
         """Events that are no spans, by what they are."""
         self.stacks = False
@@ -173,7 +175,7 @@ class Columns:
                 if isinstance(category, str | None):
                     by_category[category].append(event)
                 else:
-                    self.odd += 1
+                    self._skip(event)
             elif event:  # an empty object or text ends some lists of events
                 self.unread["no event"] += 1
         return by_category
@@ -234,7 +236,11 @@ class Columns:
         try:
             self._columns(category, [event])
         except _ODD:
-            self.odd += 1
+            self._skip(event)
+
+    def _skip(self, event: dict[str, Any]) -> None:
+        self.odd += 1
+        self.first_odd = self.first_odd or _word(event.get("name"))
 
     def _columns(self, category: EventCategory, events: list[dict[str, Any]]) -> None:
         names, processes, threads, starts, durations = zip(*map(_HEAD, events), strict=True)

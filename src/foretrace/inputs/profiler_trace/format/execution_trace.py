@@ -26,7 +26,7 @@ _SCHEMA: Final = re.compile(rb'"schema"\s*:\s*"\d+\.\d+')
 _BESIDE: Final = (b'"pid"', b'"nodes"')
 _HINT: Final = "expected what torch.profiler.ExecutionTraceObserver writes: {schema, pid, nodes: [...]}"
 _COMMUNICATION: Final = "record_param_comms"
-_MAX_TEXT_BYTES: Final = 2 << 30
+_MAX_TEXT_BYTES: Final = 256 << 20
 """Of one execution trace, unpacked."""
 _LEAST: Final = -(1 << 63)
 _SCALARS: Final = frozenset({"Int", "Double", "Bool", "ComplexDouble", "SymInt"})

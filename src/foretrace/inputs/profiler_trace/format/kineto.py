@@ -55,6 +55,9 @@ def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
         raise InputError(error.code, message, where=error.where or where, hint=error.hint) from None
     if not written.has_list:
         raise _no_events(written.others, where)
+    if not columns.count and (bad := columns.odd + columns.untimed + written.unreadable):
+        text = f"none of {bad:,} events can be read: fields are missing or of the wrong type"
+        raise InputError("bad-value", text, where=where, hint=NO_PROFILE)
     if not columns.count:
         raise InputError("empty-file", "the trace has no events", where=where, hint="was anything run while profiling?")
     notes = [*_source_notes(source, written, where), *_column_notes(columns, where)]
@@ -299,7 +302,7 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
             )
         )
     for odd, what in (
-        (columns.odd, "events have fields of the wrong type: left out"),
+        (columns.odd, f'events have fields of the wrong type: left out, first "{shortened(columns.first_odd)}"'),
         (columns.inputs.odd, "ops have inputs that cannot be read: their shapes are left out"),
         (columns.calls.odd, "collectives have arguments that cannot be read: these are left out"),
     ):

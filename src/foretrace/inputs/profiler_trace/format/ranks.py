@@ -64,8 +64,9 @@ def _traces_of(file: InputFile) -> list[RankProfile]:
     if head_of(file, len(SQLITE)) != SQLITE:
         return [read_trace(file)]
     from foretrace.inputs.profiler_trace.format.nsys import read_nsys_processes
+    from foretrace.inputs.profiler_trace.plausible import plausible
 
-    return read_nsys_processes(file)
+    return [plausible(trace) for trace in read_nsys_processes(file)]
 
 
 def _listed(given: GivenPath) -> Iterator[tuple[InputFile, bool]]:

@@ -90,17 +90,20 @@ def test_files_are_told_by_their_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "code"),
     [
-        (b'{"schema": "1.1.1", "nodes": [', "ends early"),
-        (b'{"schema": "1.1.1"}', "no execution trace"),
-        (b"[]", "no execution trace"),
-        (b'{"schema": "1.1.1", "nodes": [{"id": 1}]}', r"nodes\[0\] cannot be read"),
-        (gzip.compress(b'{"schema": "1.1.1", "nodes": []}', mtime=0)[:-12], "cut short"),
+        (b'{"schema": "1.1.1", "nodes": [', "bad-syntax"),
+        (b'{"schema": "1.1.1"}', "wrong-format"),
+        (b"[]", "wrong-format"),
+        (b'{"schema": "1.1.1", "nodes": [{"id": 1}]}', "missing-field"),
+        (b'{"schema": "1.1.1", "nodes": [7]}', "bad-value"),
+        (b'{"schema": "1.1.1", "nodes": [%s7%s]}' % (b"[" * 600, b"]" * 600), "too-deep"),
+        (gzip.compress(b'{"schema": "1.1.1", "nodes": []}', mtime=0)[:-12], "truncated-file"),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_cannot_be_read_is_said(tmp_path: Path, content: bytes, code: str) -> None:
     path = tmp_path / "et.json"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError) as error:
         read_execution_trace(path)
+    assert error.value.code == code

@@ -1,0 +1,323 @@
+"""Checks the times of a recording for what cannot have happened, whatever recorded it.
+
+Clocks jump, buffers overflow, files are put together from others. One piece of work with a wrong time makes a step
+negative, or many times too long. The checks know how devices work: nothing runs before it was issued, nor after
+someone has waited for it, and a queue runs its work one after another in the order of issue.
+
+A row that cannot be is put where its queue would have run it, or left out where the queue is not known. Many are kept
+as they are, because then it is not one time that is wrong. All of it is said.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import format_time
+
+CLOCK_S: Final = 50e-6
+"""How far the clocks of a host and its device may differ: profilers align them to within a few microseconds."""
+
+ORDER_S: Final = 10e-6
+"""How far starts on one queue may be out of order; older traces round to whole microseconds."""
+
+STALL_S: Final = 5e-3
+"""How long a device may do nothing although work was issued. Real recordings have less than 1 ms."""
+
+GAP_S: Final = 1.5e-6
+"""Between two kernels of a stream, where one is put after the other (A100 and H200 traces: medians 1.2 to 1.6 µs)."""
+
+_FEW: Final = 0.05
+"""The share of all work up to which rows that cannot be are mended or left out."""
+
+_TEN_TIMES: Final = 10.0
+_MIN_REPEATS: Final = 5
+_WORTH: Final = 0.01
+"""The part of all recorded time from which on an overlap or a slow repetition is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWork:
+    """Work as it was recorded, a row for each piece; times in seconds on one clock."""
+
+    start_s: Floats
+    duration_s: Floats
+    queue: Longs
+    """Work of one queue runs one after another; -1 where the queue is not known, or runs several at once."""
+    issued_s: Floats
+    """When each was issued; NaN where that is not known."""
+    issuer: Longs
+    """The thread that issued it: the order of issue is certain within a thread."""
+    done_s: Floats
+    """When someone had waited for its end; infinite where nobody did."""
+    repeats: Longs
+    """Rows of equal number do the same and should take the same time; -1 where that is not known."""
+
+    @property
+    def end_s(self) -> Floats:
+        """When each ended."""
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Implausible:
+    """Rows that cannot be, or hardly; `text` completes "kernel X …" and `outcome` says what became of them."""
+
+    code: str
+    rows: Longs
+    text: str
+    outcome: str
+
+
+_KEPT: Final = "kept, for they are many: times of this recording may be wrong"
+
+_CHECKS: Final[tuple[tuple[str, str, Callable[[RecordedWork, Mask], Mask]], ...]]
+
+
+def check_work(work: RecordedWork) -> tuple[RecordedWork, Mask, list[Implausible]]:
+    """Returns the work with mended times, which rows are kept, and what was found."""
+    kept = np.ones(len(work.start_s), dtype=bool)
+    findings: list[Implausible] = []
+    for code, text, check in _CHECKS:
+        rows = np.flatnonzero(check(work, kept) & kept)
+        if not len(rows):
+            continue
+        if len(rows) > max(2, _FEW * len(kept)) or len(rows) == kept.sum():
+            findings.append(Implausible(code, rows, text, _KEPT))
+            continue
+        kept[rows] = False
+        work, placed = _placed(work, kept, rows, in_place=check is _across_others)
+        kept[placed] = True
+        left = np.setdiff1d(rows, placed)
+        outcomes = ((placed, "put where its stream would have run it"), (left, "left out"))
+        findings += [Implausible(code, some, text, outcome) for some, outcome in outcomes if len(some)]
+    rows = np.flatnonzero(_stalled(work, kept))
+    if len(rows):
+        text = "begins long after its launch, on an idle device"
+        findings.append(Implausible("outside-step", rows, text, "kept as recorded"))
+    return work, kept, findings
+
+
+def _placed(work: RecordedWork, kept: Mask, rows: Longs, *, in_place: bool) -> tuple[RecordedWork, Longs]:
+    """Returns work with `rows` after what was issued before them on their queues, and which rows could be placed so.
+
+    Args:
+        work: All work.
+        kept: The rows with right times.
+        rows: The rows to place.
+        in_place: Whether the starts are right and only the durations are too long.
+    """
+    start_s, duration_s, right = work.start_s.copy(), work.duration_s.copy(), kept.copy()
+    placed: list[int] = []
+    for row in rows[np.argsort(work.issued_s[rows], kind="stable")].tolist():
+        issued_s = float(work.issued_s[row])
+        if work.queue[row] < 0 or not (in_place or np.isfinite(issued_s)):
+            continue
+        others = np.flatnonzero(right & (work.queue == work.queue[row]) & (np.isfinite(work.issued_s) | in_place))
+        if in_place:
+            following = others[start_s[others] > start_s[row]]
+        else:
+            before = others[work.issued_s[others] < issued_s]
+            following = others[work.issued_s[others] >= issued_s]
+            if not len(before):
+                continue
+            start_s[row] = max(float((start_s[before] + duration_s[before]).max()) + GAP_S, issued_s)
+        if len(following):
+            # It ends before the next on its queue begins, however long it was said to take.
+            room_s = float(start_s[following].min()) - float(start_s[row])
+            duration_s[row] = min(float(duration_s[row]), max(room_s, 0.0))
+        right[row] = True
+        placed.append(row)
+    return replace(work, start_s=start_s, duration_s=duration_s), np.array(placed, dtype=np.int64)
+
+
+def _before_issue(work: RecordedWork, kept: Mask) -> Mask:
+    """Work that began before it was issued, by more than the clocks of issuer and device seem to be apart."""
+    delay_s = work.start_s - work.issued_s
+    known = kept & np.isfinite(delay_s)
+    apart_s = max(-float(np.median(delay_s[known])), 0.0) if known.any() else 0.0
+    return known & (delay_s < -(CLOCK_S + apart_s))
+
+
+def _far_away(work: RecordedWork, kept: Mask) -> Mask:
+    """Work with more time between it and the bulk than the bulk, or its issue, takes."""
+    far = np.zeros_like(kept)
+    rows = np.flatnonzero(kept)
+    rows = rows[np.argsort(work.start_s[rows], kind="stable")]
+    if len(rows) < 3:
+        return far
+    start_s, end_s = work.start_s[rows], work.end_s[rows]
+    idle_s = start_s[1:] - np.maximum.accumulate(end_s)[:-1]
+    issued_s = work.issued_s[rows]
+    issuing_s = float(np.nanmax(issued_s) - np.nanmin(issued_s)) if np.isfinite(issued_s).any() else 0.0
+    # Half of the longest idle time may separate two halves of a recording, which then both count.
+    longest_s = max(issuing_s, float(np.median(work.duration_s[rows])) * len(rows), 1e-3)
+    part = np.concatenate([[0], np.cumsum(idle_s > longest_s)])
+    bulk = np.bincount(part).argmax()
+    far[rows[part != bulk]] = True
+    return far
+
+
+def _after_wait(work: RecordedWork, kept: Mask) -> Mask:
+    """Work that ended after someone had waited for its end."""
+    return kept & (work.end_s > work.done_s + CLOCK_S)
+
+
+def _out_of_order(work: RecordedWork, kept: Mask) -> Mask:
+    """Work that began in another order than one issuer gave it to its queue: the fewest rows that explain it."""
+    moved = np.zeros_like(kept)
+    rows = np.flatnonzero(kept & (work.queue >= 0) & np.isfinite(work.issued_s))
+    rows = rows[np.lexsort((work.start_s[rows], work.issued_s[rows], work.issuer[rows], work.queue[rows]))]
+    if not len(rows):
+        return moved
+    begins = (np.diff(work.queue[rows], prepend=-2) != 0) | (np.diff(work.issuer[rows], prepend=-2) != 0)
+    back = (np.diff(work.start_s[rows], prepend=-np.inf) < -ORDER_S) & ~begins
+    group = np.cumsum(begins)
+    for number in np.unique(group[back]).tolist():
+        own = rows[group == number]
+        moved[own[_not_rising(work.start_s[own])]] = True
+    return moved
+
+
+def _not_rising(values: Floats) -> Longs:
+    """Returns the fewest positions whose values must go so that the others never fall by more than `ORDER_S`."""
+    # The longest rising subsequence, by patience sorting: `last[n]` ends the best one of n + 1 values.
+    tops: list[float] = []
+    last: list[int] = []
+    before = np.full(len(values), -1, dtype=np.int64)
+    for at, value in enumerate(values.tolist()):
+        length = bisect_right(tops, value)
+        before[at] = last[length - 1] if length else -1
+        tops[length : length + 1] = [value]
+        last[length : length + 1] = [at]
+    rising = np.zeros(len(values), dtype=bool)
+    at = last[-1]
+    while at >= 0:
+        rising[at] = True
+        at = int(before[at])
+    highest = np.maximum.accumulate(np.where(rising, values, -np.inf))
+    lowest = np.minimum.accumulate(np.where(rising, values, np.inf)[::-1])[::-1]
+    return np.flatnonzero(~rising & ((values < highest - ORDER_S) | (values > lowest + ORDER_S)))
+
+
+def _across_others(work: RecordedWork, kept: Mask) -> Mask:
+    """Work that ran on past the start of the second after it on its queue.
+
+    The first after it may begin early: programmatic dependent launch lets a kernel begin while the last one ends.
+    """
+    across = np.zeros_like(kept)
+    rows = _by_queue(work, kept)
+    if len(rows) > 2:
+        second_s = work.start_s[rows[2:]]
+        same = work.queue[rows[2:]] == work.queue[rows[:-2]]
+        across[rows[:-2][same & (work.end_s[rows[:-2]] > second_s + CLOCK_S)]] = True
+    return across
+
+
+def _stalled(work: RecordedWork, kept: Mask) -> Mask:
+    """Work that nothing held up: the device was idle for long although the work had been issued.
+
+    Only a stall far longer than all others of the recording counts: some jobs wait for other processes.
+    """
+    stalled = np.zeros_like(kept)
+    rows = np.flatnonzero(kept)
+    rows = rows[np.argsort(work.start_s[rows], kind="stable")]
+    if len(rows) < 3:
+        return stalled
+    free_s = np.concatenate([[np.inf], np.maximum.accumulate(work.end_s[rows])[:-1]])
+    idle_s = work.start_s[rows] - np.fmax(free_s, work.issued_s[rows])
+    idle_s = np.where(np.isfinite(work.issued_s[rows]) & np.isfinite(free_s), idle_s, 0.0)
+    longest, next_s = int(idle_s.argmax()), float(np.partition(idle_s, -2)[-2])
+    row = rows[longest]
+    # The first kernel of a kind may wait for its code to be loaded.
+    loaded = work.repeats[row] >= 0 and (work.repeats[rows[:longest]] == work.repeats[row]).any()
+    if loaded and idle_s[longest] > max(STALL_S, _TEN_TIMES * next_s):
+        stalled[row] = True
+    return stalled
+
+
+_CHECKS = (
+    ("kernel-before-launch", "begins before its launch", _before_issue),
+    ("outside-step", "lies far from all other work", _far_away),
+    ("kernel-out-of-order", "runs after the host had waited for its end", _after_wait),
+    ("kernel-out-of-order", "is not in the order in which its stream was given work", _out_of_order),
+    ("overlapping-kernels", "runs at the same time as several others of its stream", _across_others),
+)
+
+
+def _by_queue(work: RecordedWork, kept: Mask) -> Longs:
+    """Returns the rows of known queues, queue by queue in the order of their starts."""
+    rows = np.flatnonzero(kept & (work.queue >= 0))
+    return rows[np.lexsort((work.start_s[rows], work.queue[rows]))]
+
+
+def overlapped_s(work: RecordedWork, kept: Mask) -> tuple[float, int]:
+    """Returns for how long work ran at the same time as other work of its queue, and how many rows did so.
+
+    Overlaps that are short in relation to the work are those of programmatic dependent launch.
+    """
+    rows = _by_queue(work, kept)
+    if len(rows) < 2:
+        return 0.0, 0
+    first = np.flatnonzero(np.diff(work.queue[rows], prepend=-2))
+    overlap_s = np.zeros(len(rows))
+    for low, high in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
+        own = rows[low:high]
+        until_s = np.maximum.accumulate(work.end_s[own])[:-1]
+        overlap_s[low + 1 : high] = np.minimum(until_s, work.end_s[own[1:]]) - work.start_s[own[1:]]
+    long = overlap_s > CLOCK_S
+    total_s = float(overlap_s[long].sum())
+    return (total_s, int(long.sum())) if total_s > _WORTH * float(work.duration_s[rows].sum()) else (0.0, 0)
+
+
+def slow_repeats(work: RecordedWork, kept: Mask) -> Longs:
+    """Returns rows that took over ten times the median of the same work, by a share of all time worth a word."""
+    rows = np.flatnonzero(kept & (work.repeats >= 0))
+    if len(rows) < _MIN_REPEATS:
+        return rows[:0]
+    order = rows[np.lexsort((work.duration_s[rows], work.repeats[rows]))]
+    _, first, counts = np.unique(work.repeats[order], return_index=True, return_counts=True)
+    middle_s = np.repeat(work.duration_s[order[first + (counts - 1) // 2]], counts)
+    enough = np.repeat(counts, counts) >= _MIN_REPEATS
+    excess_s = work.duration_s[order] - _TEN_TIMES * middle_s
+    worth_s = _WORTH * float(work.duration_s[kept].sum())
+    return order[enough & (middle_s > 0) & (excess_s > 0) & (work.duration_s[order] > worth_s)]
+
+
+def duplicates(columns: Sequence[NDArray[Any]]) -> Mask:
+    """Returns which rows are equal to an earlier one in all columns; equal rows need not follow each other."""
+    again = np.zeros(len(columns[0]), dtype=bool)
+    if not len(again):
+        return again
+    order = np.lexsort(tuple(reversed(columns)))  # stable, so that the first of equal rows stays
+    same = np.ones(len(order) - 1, dtype=bool)
+    for column in columns:
+        same &= column[order[1:]] == column[order[:-1]]
+    again[order[1:][same]] = True
+    return again
+
+
+def diagnostics(
+    findings: Sequence[Implausible], describe: Callable[[int], str], noun: str, where: str
+) -> list[Diagnostic]:
+    """Returns findings as warnings; `describe` names a row with its place, `noun` is what several are called."""
+    notes = []
+    for finding in findings:
+        first = describe(int(finding.rows[0]))
+        count = len(finding.rows)
+        text = f"{first} {finding.text}" if count == 1 else f"of {count:,} {noun} each {finding.text}, first {first}"
+        notes.append(Diagnostic("warning", finding.code, f"{text}: {finding.outcome}", where))
+    return notes
+
+
+def overlap_note(seconds: float, count: int, where: str) -> Diagnostic:
+    """Returns the warning on work that overlaps other work of its queue."""
+    text = f"{count:,} kernels overlap others on their stream, by {format_time(seconds)} in all: kept as recorded"
+    return Diagnostic("warning", "overlapping-kernels", text, where)

@@ -1,0 +1,204 @@
+"""Leaves out of a trace what cannot have happened, and says so, before anything reads it.
+
+Every command reads a trace through `plausible`, so that all of them see the same events.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.basics.errors import Diagnostic, printable, shortened
+from foretrace.basics.units import format_time
+from foretrace.inputs.plausibility import (
+    RecordedWork,
+    check_work,
+    diagnostics,
+    duplicates,
+    overlap_note,
+    overlapped_s,
+    slow_repeats,
+)
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
+from foretrace.inputs.profiler_trace.rank.calls import Does, does
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
+from foretrace.inputs.torch_ops.kinds import communicates
+
+_NUMBERED: Final = (*ON_DEVICE, EventCategory.RUNTIME, EventCategory.SYNC)
+"""Events that their correlation tells apart."""
+
+_LAUNCH: Final = re.compile(r"(cuda|hip|cu)(Ext|Module)?Launch(Kernel|CooperativeKernel)")
+_CAPTURE: Final = re.compile(r"(cuda|hip|cu)Stream(Begin|End)Capture")
+_MIN_MISSING: Final = 0.01
+"""The share of launches without a kernel from which on too much is missing for the times to be right."""
+
+
+def plausible(trace: RankProfile) -> RankProfile:
+    """Returns a trace without events that cannot be, with diagnostics on these and on what is odd in the others."""
+    notes: list[Diagnostic] = []
+    trace = _without_duplicates(trace, notes)
+    events = trace.events
+    device = events.of(*ON_DEVICE)
+    if not len(device):
+        return replace(trace, diagnostics=(*trace.diagnostics, *notes))
+    links = EventLinks(trace)
+    work = _work(trace, links, device)
+    mended, kept, findings = check_work(work)
+
+    def describe(row: int) -> str:
+        return _described(trace, int(device[row]))
+
+    notes += diagnostics(findings, describe, "kernels and copies", trace.path)
+    notes += _missing(trace, links, device)
+    overlap_s, count = overlapped_s(mended, kept)
+    if count:
+        notes.append(overlap_note(overlap_s, count, trace.path))
+    slow = [row for row in slow_repeats(mended, kept).tolist() if _is_slow(trace, links, device, row)]
+    if slow:
+        text = f"{describe(slow[0])} takes over ten times as long as usual"
+        text += f", and {len(slow) - 1:,} more do" if len(slow) > 1 else ""
+        notes.append(Diagnostic("warning", "implausible-time", f"{text}: kept as recorded", trace.path))
+    if mended is not work or not kept.all():
+        trace = _mended(trace, device, mended, kept)
+    return replace(trace, diagnostics=(*trace.diagnostics, *notes)) if notes else trace
+
+
+def _mended(trace: RankProfile, device: Longs, work: RecordedWork, kept: Mask) -> RankProfile:
+    """Returns a trace with the times of `work` and without what is not kept; it counts from its first event again."""
+    events = trace.events
+    start_s, duration_s = events.start_s.copy(), events.duration_s.copy()
+    start_s[device], duration_s[device] = work.start_s, work.duration_s
+    rows = np.ones(len(events), dtype=bool)
+    rows[device[~kept]] = False
+    at = np.flatnonzero(rows)
+    at = at[np.lexsort((-duration_s[at], start_s[at]))]
+    first_s = float(start_s[at[0]])
+    events = replace(events, start_s=start_s - first_s, duration_s=duration_s).rows(at)
+    return replace(trace, events=events, origin_ns=trace.origin_ns + round(first_s * 1e9))
+
+
+def _is_slow(trace: RankProfile, links: EventLinks, device: Longs, row: int) -> bool:
+    """Returns whether a kernel is slow among those of its name and inputs too, where inputs were recorded."""
+    events = trace.events
+    own = device[events.name[device] == events.name[device[row]]]
+    inputs = np.where(links.op[own] >= 0, events.inputs[links.op[own]], -1)
+    own = own[inputs == inputs[own == device[row]][0]]
+    return bool(events.duration_s[device[row]] > 10 * np.median(events.duration_s[own]))
+
+
+def _described(trace: RankProfile, event: int) -> str:
+    events = trace.events
+    name = printable(shortened(trace.strings[events.name[event]])).replace("\n", " ")
+    correlation = int(events.correlation[event])
+    number = f", correlation {correlation}" if correlation >= 0 else ""
+    return f'"{name}" (stream {int(events.stream[event])}{number}, at {format_time(float(events.start_s[event]))})'
+
+
+def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProfile:
+    """Returns a trace without events that it holds twice.
+
+    Work and calls are told apart by their correlation. Where most of them are there twice, whatever else is equal in
+    all that was recorded is a duplicate too; otherwise only an annotation is that takes a while.
+    """
+    events = trace.events
+    # Events are in order of start and duration: only those with an equal neighbour can be there twice.
+    equal = (np.diff(events.start_s) == 0) & (np.diff(events.duration_s) == 0)
+    asked = np.flatnonzero(np.concatenate([equal, [False]]) | np.concatenate([[False], equal]))
+    if not len(asked):
+        return trace
+    columns = [getattr(events, field.name) for field in fields(events)]
+    again = np.zeros(len(events), dtype=bool)
+    again[asked] = duplicates([column[asked] for column in columns if column is not None])
+    numbered = np.isin(events.category, _NUMBERED) & (events.correlation >= 0)
+    doubled = again & numbered
+    if doubled.sum() < 0.4 * numbered.sum() or not numbered.any():
+        ops = (events.category == EventCategory.CPU_OP) & (events.external > 0)
+        ranges = (events.category == EventCategory.ANNOTATION) & (events.duration_s > 10e-6)
+        doubled |= again & (ops | ranges)
+    else:
+        doubled = again
+    if not doubled.any():
+        return trace
+    first = int(np.flatnonzero(doubled)[0])
+    text = f"{int(doubled.sum()):,} events are in the trace twice: left out once; first {_described(trace, first)}"
+    notes.append(Diagnostic("warning", "duplicate-event", text, trace.path))
+    return replace(trace, events=events.rows(~doubled))
+
+
+def _work(trace: RankProfile, links: EventLinks, device: Longs) -> RecordedWork:
+    """Returns what ran on devices as the checks read it."""
+    events = trace.events
+    launch = links.launch[device]
+    known = launch >= 0
+    issued_s = np.where(known, events.start_s[launch], np.nan)
+    # The kernels of one launch, a graph's, may run at once.
+    counts = np.bincount(launch[known], minlength=1)
+    alone = ~known | (counts[np.maximum(launch, 0)] == 1)
+    queue = np.where(alone, np.maximum(events.device[device], 0).astype(np.int64) << 32 | events.stream[device], -1)
+    return RecordedWork(
+        start_s=events.start_s[device],
+        duration_s=events.duration_s[device],
+        queue=np.where(events.stream[device] >= 0, queue, -1),
+        issued_s=issued_s,
+        issuer=np.where(known, events.thread[launch], -1).astype(np.int64),
+        done_s=_done_s(trace, device, launch),
+        repeats=_repeats(trace, device),
+    )
+
+
+def _done_s(trace: RankProfile, device: Longs, launch: Longs) -> Floats:
+    """Returns when the host had waited for each piece of work: the end of the first wait for the device after its
+    launch."""
+    events = trace.events
+    done_s = np.full(len(device), np.inf)
+    waits = np.flatnonzero(does(trace) == Does.WAITS_DEVICE)
+    if not len(waits) or len(np.unique(events.device[device])) > 1:
+        return done_s  # a wait is for one device, which is not recorded
+    waits = waits[np.argsort(events.start_s[waits], kind="stable")]
+    over_s = np.minimum.accumulate(events.end_s[waits][::-1])[::-1]
+    launched_s = np.where(launch >= 0, events.end_s[launch], -np.inf)
+    return np.append(over_s, np.inf)[np.searchsorted(events.start_s[waits], launched_s)]
+
+
+def _repeats(trace: RankProfile, device: Longs) -> Longs:
+    """Returns a number for each kernel that all kernels of its name and size share; -1 for communication.
+
+    A collective takes as long as it waits for its partners.
+    """
+    events = trace.events
+    blocks = np.zeros(len(device)) if events.blocks_per_sm is None else events.blocks_per_sm[device]
+    sizes, size = np.unique(blocks, return_inverse=True)
+    computes = ~trace.named(communicates)[device] & (events.category[device] == EventCategory.KERNEL)
+    return np.where(computes, events.name[device].astype(np.int64) * len(sizes) + size, -1)
+
+
+def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:
+    """Returns what to say of launches whose kernels were not recorded."""
+    events = trace.events
+    calls = events.of(EventCategory.RUNTIME)
+    launches = calls[trace.named(lambda name: _LAUNCH.match(name) is not None)[calls] & (events.correlation[calls] >= 0)]
+    launches = launches[~_captured(trace, launches)]
+    lost = launches[~np.isin(launches, links.launch[device])]
+    if not len(lost):
+        return []
+    share = len(lost) / len(launches)
+    text = f"{len(lost):,} of {len(launches):,} launches ({share:.1%}) have no kernel in the trace, first at "
+    text += f"{format_time(float(events.start_s[lost[0]]))}"
+    if share < _MIN_MISSING:
+        return [Diagnostic("note", "launch-without-kernel", text, trace.path)]
+    return [Diagnostic("warning", "launch-without-kernel", f"{text}: steps may be longer than it shows", trace.path)]
+
+
+def _captured(trace: RankProfile, launches: Longs) -> Mask:
+    """Returns which launches went into a CUDA graph that was being captured: they run nothing."""
+    events = trace.events
+    marks = np.flatnonzero(trace.named(lambda name: _CAPTURE.match(name) is not None))
+    if not len(marks):
+        return np.zeros(len(launches), dtype=bool)
+    opens = trace.named(lambda name: "Begin" in name)[marks]
+    depth = np.concatenate([[0], np.cumsum(np.where(opens, 1, -1))])
+    return depth[np.searchsorted(events.start_s[marks], events.start_s[launches])] > 0
