@@ -140,6 +140,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "kernel-out-of-order": "Kernels run in another order than their stream was given them, or after a wait for them.",
         "outside-step": "Work lies far from all other recorded work, or begins long after nothing held it up.",
         "overlapping-kernels": "Kernels run at the same time as others of their stream, which runs one at a time.",
+        "overlapping-steps": "The marks of recorded steps overlap, or are not in the order of their numbers.",
         "launch-without-kernel": "Launches have no kernel in the recording.",
         "implausible-time": "A recorded time is over ten times that of the same work elsewhere in the recording.",
         "implausible-rate": "Recorded work is faster than its GPU can be.",

@@ -133,17 +133,17 @@ def _placed(work: RecordedWork, kept: Mask, rows: Longs, *, in_place: bool) -> t
             # It ends before the next on its queue begins, however long it was said to take.
             room_s = float(start_s[following].min()) - float(start_s[row])
             duration_s[row] = min(float(duration_s[row]), max(room_s, 0.0))
+        if start_s[row] < work.done_s[row] < start_s[row] + duration_s[row]:
+            duration_s[row] = work.done_s[row] - start_s[row]
         right[row] = True
         placed.append(row)
     return replace(work, start_s=start_s, duration_s=duration_s), np.array(placed, dtype=np.int64)
 
 
 def _before_issue(work: RecordedWork, kept: Mask) -> Mask:
-    """Work that began before it was issued, by more than the clocks of issuer and device seem to be apart."""
-    delay_s = work.start_s - work.issued_s
-    known = kept & np.isfinite(delay_s)
-    apart_s = max(-float(np.median(delay_s[known])), 0.0) if known.any() else 0.0
-    return known & (delay_s < -(CLOCK_S + apart_s))
+    """Work that began before it was issued; if all of it did, the clocks of issuer and device are apart."""
+    delay_s = np.where(np.isfinite(work.issued_s), work.start_s - work.issued_s, 0.0)
+    return kept & (delay_s < -CLOCK_S)
 
 
 def _far_away(work: RecordedWork, kept: Mask) -> Mask:
@@ -157,7 +157,6 @@ def _far_away(work: RecordedWork, kept: Mask) -> Mask:
     idle_s = start_s[1:] - np.maximum.accumulate(end_s)[:-1]
     issued_s = work.issued_s[rows]
     issuing_s = float(np.nanmax(issued_s) - np.nanmin(issued_s)) if np.isfinite(issued_s).any() else 0.0
-    # Half of the longest idle time may separate two halves of a recording, which then both count.
     longest_s = max(issuing_s, float(np.median(work.duration_s[rows])) * len(rows), 1e-3)
     part = np.concatenate([[0], np.cumsum(idle_s > longest_s)])
     bulk = np.bincount(part).argmax()
@@ -312,8 +311,8 @@ def diagnostics(
     for finding in findings:
         first = describe(int(finding.rows[0]))
         count = len(finding.rows)
-        text = f"{first} {finding.text}" if count == 1 else f"of {count:,} {noun} each {finding.text}, first {first}"
-        notes.append(Diagnostic("warning", finding.code, f"{text}: {finding.outcome}", where))
+        text = f"{first} {finding.text}" if count == 1 else f"{count:,} {noun}, first {first}: each {finding.text}"
+        notes.append(Diagnostic("warning", finding.code, f"{text}; {finding.outcome}", where))
     return notes
 
 

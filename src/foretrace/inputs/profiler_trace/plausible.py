@@ -15,6 +15,7 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, printable, shortened
 from foretrace.basics.units import format_time
 from foretrace.inputs.plausibility import (
+    CLOCK_S,
     RecordedWork,
     check_work,
     diagnostics,
@@ -23,10 +24,12 @@ from foretrace.inputs.plausibility import (
     overlapped_s,
     slow_repeats,
 )
+from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.calls import Does, does
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.kinds import communicates
+from foretrace.inputs.torch_ops.ranges import PROFILER_STEP
 
 _NUMBERED: Final = (*ON_DEVICE, EventCategory.RUNTIME, EventCategory.SYNC)
 """Events that their correlation tells apart."""
@@ -54,6 +57,7 @@ def plausible(trace: RankProfile) -> RankProfile:
 
     notes += diagnostics(findings, describe, "kernels and copies", trace.path)
     notes += _missing(trace, links, device)
+    notes += _steps(trace)
     overlap_s, count = overlapped_s(mended, kept)
     if count:
         notes.append(overlap_note(overlap_s, count, trace.path))
@@ -174,6 +178,25 @@ def _repeats(trace: RankProfile, device: Longs) -> Longs:
     sizes, size = np.unique(blocks, return_inverse=True)
     computes = ~trace.named(communicates)[device] & (events.category[device] == EventCategory.KERNEL)
     return np.where(computes, events.name[device].astype(np.int64) * len(sizes) + size, -1)
+
+
+def _steps(trace: RankProfile) -> list[Diagnostic]:
+    """Returns what to say of marks of steps that do not follow each other, as those of one thread do."""
+    events = trace.events
+    marks = np.flatnonzero(trace.named(lambda name: name.startswith(PROFILER_STEP)))
+    marks = marks[np.isin(events.category[marks], (EventCategory.ANNOTATION, EventCategory.CPU_OP))]
+    marks = marks[events.thread[marks] >= 0]
+    numbers = [whole(name.removeprefix(PROFILER_STEP).lstrip("#")) for name in trace.names(marks)]
+    late = np.diff(events.start_s[marks]) > 0
+    turned = (np.diff(np.array(numbers, dtype=np.float64)) < 0) & late
+    overlap = events.end_s[marks[:-1]] > events.start_s[marks[1:]] + CLOCK_S
+    same = events.thread[marks[:-1]] == events.thread[marks[1:]]
+    wrong = np.flatnonzero((turned | overlap) & same)
+    if not len(wrong):
+        return []
+    first, second = trace.names(marks[wrong[0] : wrong[0] + 2])
+    text = f"{shortened(first)} and {shortened(second)} overlap, or are in the wrong order: steps may be wrong"
+    return [Diagnostic("warning", "overlapping-steps", text, trace.path)]
 
 
 def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:

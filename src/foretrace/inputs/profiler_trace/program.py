@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
 from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.host_modes import mode_notes, times
@@ -21,11 +21,18 @@ from foretrace.inputs.profiler_trace.write_step import StepWriter, Times, shared
 from foretrace.inputs.torch_ops.launched import device_kernels
 from foretrace.inputs.torch_ops.recorded_gpu import recorded_source
 from foretrace.program.build import ProgramBuilder
-from foretrace.program.kernels import kernel_text
+from foretrace.program.kernels import DTYPE_BYTES, Attention, Gemm, GroupedGemm, Kernel, kernel_text
 from foretrace.program.program import Program
 
 _NUMBER: Final = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 """A number that stands alone, so that names keep theirs."""
+
+
+MAX_FLOPS_PER_SM: Final = 2e13
+"""Of products of 2-byte elements, per second: 7.5e12 on an H200, 1.5e13 on a B200 (NVIDIA's datasheets, dense)."""
+
+MAX_SMS: Final = 304
+"""Of the GPU with the most, where a trace does not say: an MI300X."""
 
 
 def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> JobProfile:
@@ -38,9 +45,10 @@ def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> 
         [rank.steady.device.ravel() for rank in ranks],
         options,
     )
-    kernels = (device_kernels(rank.trace, rank.links) for rank in ranks)
+    kernels = [device_kernels(rank.trace, rank.links) for rank in ranks]
     texts = tuple({event: kernel_text(kernel) for event, kernel in of_event.items()} for of_event in kernels)
-    return JobProfile(tuple(ranks), meetings, texts)
+    rates = [note for rank, own in zip(ranks, kernels, strict=True) for note in _rate_notes(rank.trace, own)]
+    return JobProfile(tuple(ranks), meetings, texts, tuple(rates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,8 @@ class JobProfile:
     ranks: tuple[RankStep, ...]
     meetings: Meetings
     kernels: tuple[dict[int, str], ...]
+    rates: tuple[Diagnostic, ...] = ()
+    """What to say of kernels that are faster than their GPU can be."""
 
     @property
     def recorded_s(self) -> float:
@@ -87,19 +97,38 @@ class JobProfile:
 
     def reading_notes(self) -> list[Diagnostic]:
         """Returns what a reader should know of how the traces were read."""
-        return grouped(note for rank in self.ranks for note in step_notes(rank, self._where(rank)))
+        own = (note for rank in self.ranks for note in step_notes(rank, self._where(rank)))
+        return grouped((*own, *self.rates))
 
     def _notes(self, host: HostMode) -> list[Diagnostic]:
         """Returns the same, with what a mode of the host means."""
-        return grouped(
+        own = (
             note
             for rank in self.ranks
             for note in (*step_notes(rank, self._where(rank)), *mode_notes(rank, host, self._where(rank)))
         )
+        return grouped((*own, *self.rates))
 
     def _where(self, rank: RankStep) -> str | None:
         """Returns the name of a trace where there are several."""
         return Path(rank.trace.path).name if len(self.ranks) > 1 else None
+
+
+def _rate_notes(trace: RankProfile, kernels: Mapping[int, Kernel]) -> list[Diagnostic]:
+    """Returns a warning on kernels that compute more than the SMs of their GPU can."""
+    sms = max((device.sms for device in trace.devices), default=0) or MAX_SMS
+    duration_s = trace.events.duration_s
+    fast = [
+        event
+        for event, kernel in kernels.items()
+        if isinstance(kernel, Gemm | GroupedGemm | Attention)
+        and kernel.flops > sms * MAX_FLOPS_PER_SM * 2 / DTYPE_BYTES[kernel.dtype] * max(float(duration_s[event]), 1e-6)
+    ]
+    if not fast:
+        return []
+    name = printable(shortened(trace.strings[trace.events.name[fast[0]]]))
+    text = f'{len(fast):,} kernels compute more than {sms} SMs of any GPU can, first "{name}": times or shapes are wrong'
+    return [Diagnostic("warning", "implausible-rate", text, trace.path)]
 
 
 def _together(ranks: list[RankStep]) -> list[RankStep]:

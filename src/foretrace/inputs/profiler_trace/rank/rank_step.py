@@ -65,6 +65,9 @@ def read_step(trace: RankProfile, chosen: tuple[int, ...] | None = None) -> Rank
     steps = trimmed(streams, find_steps(trace, links))
     recorded = recorded_times(streams, steps)
     steady = steady_steps(streams, steps, recorded, chosen)
+    if (step_s := float(recorded.step_s[steady.steps].mean())) < 0:
+        text = f"the recorded step takes {step_s * 1e3:.2f} ms, less than no time"
+        raise InputError("out-of-range", text, where=trace.path, hint="times of this trace are wrong; record it again")
     cross, waits = cross_waits(streams), host_waits(streams)
     device = device_step(streams, steady, cross)
     host = host_step(streams, steps, steady, waits, device.gap_s)
