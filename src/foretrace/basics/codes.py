@@ -19,6 +19,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "empty-file": "A file or a table in it has no content.",
         "truncated-file": "A file ends before its content does.",
         "damaged-file": "A file's checksums or counts do not agree with its content.",
+        "unbound-tables": "A calibration of an earlier version does not say which tables it was written with.",
         "not-text": "A text file holds bytes that are not text.",
         "bad-compression": "A compressed file cannot be unpacked.",
         "bad-syntax": "A file is not valid JSON, YAML, XML or CSV, or a line does not have the form of its format.",

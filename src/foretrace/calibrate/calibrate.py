@@ -62,7 +62,7 @@ def make_calibration(
 
     Args:
         paths: Profiler traces and tables, kernel profiles, measured collectives, rows of whole steps.
-        output: The file to write; tables go next to it.
+        output: The file to write.
         gpu: The GPU, if the files do not name it.
         cluster: The cluster that was measured: its GPU, and how many of them a node has.
         step_factor: Whether whole steps set a factor on all computation; None: if there are at least two of them.

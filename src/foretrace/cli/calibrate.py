@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from foretrace.basics.errors import UsageError
-from foretrace.basics.outputs import claim_output
 from foretrace.basics.progress import doing
 from foretrace.calibrate.calibrate import make_calibration
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import OutputOptions
-from foretrace.cost.calibration import beside
 from foretrace.report.calibration import calibration_json, print_calibration
 
 EXAMPLES = """Examples:
@@ -37,8 +35,7 @@ def command(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="OUT.yaml", help="The calibration to write; tables go next to it."),
+        Path | None, typer.Option("--out", "-o", metavar="OUT.yaml", help="The calibration to write.")
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, where inputs do not say.")] = None,
     cluster: Annotated[
@@ -58,8 +55,6 @@ def command(
     if out.suffix not in (".yaml", ".yml"):
         name = out.with_suffix(".yaml") if out.name and not out.name.startswith(".") else "my.yaml"
         raise UsageError("bad-value", f"{out}: a calibration is written as YAML", hint=f"for example {name}")
-    for table in beside(out):
-        claim_output(table, "table of the calibration")
     with doing(f"calibrating with {', '.join(path.name for path in inputs)}"):
         made, notes = make_calibration(inputs, out, gpu=gpu, cluster=cluster, step_factor=step_factor)
 

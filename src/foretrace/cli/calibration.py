@@ -52,4 +52,9 @@ def command(
     if named is not None:
         program = open_model(named, options).program()
         coverage = job_coverage(calibration, program, silicon=False if no_silicon else None)
-    emit(lambda: calibration_json(calibration, coverage), lambda: print_calibration(calibration, coverage), output)
+    notes = calibration.notes
+    emit(
+        lambda: calibration_json(calibration, coverage, notes),
+        lambda: print_calibration(calibration, coverage, notes),
+        output,
+    )

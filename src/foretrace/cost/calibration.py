@@ -1,21 +1,30 @@
-"""Reads and writes calibrations: measurements of a user's machine, as a YAML file with tables next to it.
+"""Reads and writes calibrations: measurements of a user's machine, as one YAML file.
 
 ```yaml
-calibration: 1
+calibration: 2
 gpu: h200-sxm
 made_of:
 - {file: step.json.gz, kind: trace, kernels: 45, step_s: 0.1338, products: 267, flops: 6.2e+13}
-kernels: my.kernels.profile           # a kernel profile (foretrace.cost.kernels.kernel_profile)
-collectives: my.collectives.csv       # collective,gpus,nodes,bytes,time_us
 families:
 - {name: gemm bf16 tn, kernels: 7, factor: 0.98, low: 0.95, high: 1.02, error: 0.02}
 host: {launch_s: 2.9e-05, launches: 2602, style: eager}
+sha256: {kernels: 5b4e…, collectives: 90c1…}
+kernels: |2
+  # foretrace kernel profile: 1
+  …
+collectives: |2
+  collective,gpus,nodes,bytes,time_us,hardware
+  …
 ```
+
+The tables are in the file, so that they are written, replaced, copied and moved together, and their hashes tell whether
+they are those that were written. Version 1 named two files next to it, which nothing bound: they are still read.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,26 +33,34 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from foretrace.basics.documents import Document, Fields
-from foretrace.basics.errors import InputError, shortened
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.files import read_whole
+from foretrace.basics.limits import limited
+from foretrace.basics.numbers import NumberError, real_number
 from foretrace.basics.outputs import write_whole
-from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, read_profile, write_profile
-from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, parse_profile, profile_text
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
+from foretrace.cost.network.nccl_tests.reader import parse_measurements
 from foretrace.cost.network.nccl_tests.records import Measurements
 
-VERSION: Final = 1
+VERSION: Final = 2
+_KNOWN_VERSIONS: Final = ("1", "2")
+MAX_BYTES: Final = 8 << 20
+"""Bytes of a calibration: one of 2,000 kernels has 170 kB."""
 InputKind = Literal["trace", "table", "kernel profile", "collectives", "steps"]
 KINDS: Final = ("trace", "table", "kernel profile", "collectives", "steps")
 _KEYS: Final = (
     *("calibration", "gpu", "device", "software", "made_of", "kernels", "collectives", "families", "host", "steps"),
+    "sha256",
 )
 _MADE_KEYS: Final = ("file", "kind", "kernels", "collectives", "step_s", "busy", "slower", "products", "flops", "rows")
 _FAMILY_KEYS: Final = ("name", "kernels", "factor", "low", "high", "error")
-_EXAMPLE: Final = "calibration: 1"
+_EXAMPLE: Final = "calibration: 2"
 _EXPECTED: Final = "a calibration is what `foretrace calibrate INPUT... -o my.yaml` writes"
 _EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
 """Kernels that only activations run operator by operator have: fused stacks run one kernel for all of them."""
 _FUSED_STREAMS: Final = frozenset({"swiglu", "geglu"})
-MAX_VALUE: Final = 1e18
+MIN_VALUE, MAX_VALUE = 1e-12, 1e18
 MAX_LAUNCH_S: Final = 1.0
 
 
@@ -117,6 +134,8 @@ class Calibration:
     families: tuple[FamilyFit, ...] = ()
     host: HostFit | None = None
     steps: StepFit | None = None
+    notes: tuple[Diagnostic, ...] = ()
+    """What a user should know about the file."""
 
     @property
     def name(self) -> str:
@@ -168,16 +187,19 @@ def _cached(path: str, changed_ns: int, size: int) -> Calibration:  # noqa: ARG0
 
 def _read(path: str) -> Calibration:
     document = Document(path, "calibration", _EXPECTED, _EXAMPLE)
-    node = document.compose(document.read())
+    node = document.compose(document.read(limited(MAX_BYTES)))
     entries = document.entries(node, "a calibration")
     if "calibration" not in entries:
         raise InputError("wrong-format", "this is no calibration", where=path, hint=_EXPECTED)
     root = document.fields(node, _KEYS, ("calibration", "gpu"))
     version = root.text("calibration", "")
-    if version != str(VERSION):
-        hint = f"this version of Foretrace reads {VERSION}; make the calibration anew with foretrace calibrate"
+    if version not in _KNOWN_VERSIONS:
+        hint = f"this version of Foretrace reads {VERSION}; make the calibration again with foretrace calibrate"
         raise InputError(
-            "unknown-version", f'version "{version}" is not known', where=root.where("calibration"), hint=hint
+            "unknown-version",
+            f'version "{printable(shortened(version))}" is not known',
+            where=root.where("calibration"),
+            hint=hint,
         )
     calibration = Calibration(
         path=path,
@@ -190,13 +212,12 @@ def _read(path: str) -> Calibration:
         steps=_steps(root),
     )
     if "kernels" in root:
-        calibration = replace(calibration, kernels=read_profile(_beside(root, "kernels")))
+        calibration = replace(calibration, kernels=parse_profile(*_table(root, "kernels")))
     if "collectives" in root:
-        measured = read_measurements(_beside(root, "collectives"))
-        count = len(measured.rows)
-        calibration = replace(
-            calibration, collectives=replace(measured, source=f"calibration {calibration.name} ({count:,} calls)")
-        )
+        calibration = replace(calibration, collectives=_collectives(root, calibration.name))
+    if unbound := [name for name in ("kernels", "collectives") if name in root and name not in _hashes(root)]:
+        text = f"nothing binds its {' and '.join(unbound)} to it, as in earlier versions: calibrate again to bind them"
+        calibration = replace(calibration, notes=(Diagnostic("note", "unbound-tables", text, path),))
     if (
         calibration.kernels is None
         and calibration.collectives is None
@@ -207,14 +228,62 @@ def _read(path: str) -> Calibration:
     return calibration
 
 
-def _beside(root: Fields, name: str) -> Path:
-    """The table that a field names, from where the calibration stands."""
+def _collectives(root: Fields, name: str) -> Measurements:
+    text, where = _table(root, "collectives")
+    parsed = parse_measurements(text, where)
+    if parsed is None or not parsed[0]:
+        raise InputError("wrong-format", "these are not measured collectives", where=where, hint=_EXPECTED)
+    measured = measurements_of(*parsed, where)
+    return replace(measured, source=f"calibration {name} ({len(measured.rows):,} calls)")
+
+
+def _table(root: Fields, name: str) -> tuple[str, str]:
+    """Returns the text of a table, in the calibration or next to it, and what errors call it.
+
+    Raises an error where it is not the table that the calibration was written with.
+    """
     document = root.document
-    table = Path(document.path).parent / document.text(root[name], f"{name}: the name of a file")
-    if not table.is_file():
-        hint = "it belongs beside the calibration: move both together, or calibrate anew"
-        raise InputError("file-not-found", f"the table {table.name} is missing", where=root.where(name), hint=hint)
+    text = document.text(root[name], f"{name}: a table, or the name of its file")
+    where = f"{document.path} ({name})"
+    if "\n" not in text.strip():
+        where = str(_file_of(root, name, text.strip()))
+        text = read_whole(where, f"table of {name}", _EXPECTED, MAX_BYTES).decode("utf-8", "replace")
+    expected = _hashes(root).get(name)
+    if expected is not None and expected != _hash(text):
+        between = "" if where.startswith(document.path) else f" of {document.path}"
+        raise InputError(
+            "damaged-file",
+            f"these are not the {name} that the calibration{between} was written with",
+            where=where,
+            hint="calibrate again; where the change is meant, remove the line sha256",
+        )
+    return text, where
+
+
+def _file_of(root: Fields, name: str, file: str) -> Path:
+    """Returns the table that a calibration of an earlier version names, from where the calibration stands."""
+    table = Path(root.document.path).parent / file
+    try:
+        is_file = table.is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file:
+        hint = "it belongs next to the calibration: move both together, or calibrate again"
+        problem = f"the table {printable(shortened(table.name))} is missing"
+        raise InputError("file-not-found", problem, where=root.where(name), hint=hint)
     return table
+
+
+def _hashes(root: Fields) -> dict[str, str]:
+    if "sha256" not in root:
+        return {}
+    names = ("kernels", "collectives")
+    fields = root.document.fields(root["sha256"], names, ())
+    return {name: fields.text(name, "") for name in names if name in fields}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mappings(root: Fields, name: str, known: tuple[str, ...], required: tuple[str, ...]) -> list[Fields]:
@@ -278,49 +347,39 @@ def _number(fields: Fields, name: str, above_zero: bool = False, most: float = M
     if name not in fields:
         return 0.0
     text = fields.document.text(fields[name], f"{name}: a number")
+    least = MIN_VALUE if above_zero else 0.0
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= most or (above_zero and value == 0):
-        least = "above 0" if above_zero else "from 0"
-        raise InputError(
-            "out-of-range",
-            f"{name} is {shortened(text)}",
-            where=fields.where(name),
-            hint=f"expected a number {least}, at most {most:g}",
-        )
-    return value
+        return real_number(text, least=least, most=most)
+    except NumberError as error:
+        problem = f"{name} is {printable(shortened(text))}"
+        hint = f"expected a number {'above 0' if above_zero else 'from 0'}, at most {most:g}"
+        raise InputError(error.code, problem, where=fields.where(name), hint=hint) from None
 
 
-def beside(path: Path) -> tuple[Path, Path]:
-    """Returns the paths of the tables of kernels and of collectives."""
-    return path.with_name(f"{path.stem}.kernels.profile"), path.with_name(f"{path.stem}.collectives.csv")
-
-
-def write_calibration(calibration: Calibration) -> tuple[Path, ...]:
-    """Writes a calibration to its path and its tables next to it; returns the files written."""
+def write_calibration(calibration: Calibration) -> Path:
+    """Writes a calibration to its path in one go, and returns the path."""
     path = Path(calibration.path)
-    written: list[Path] = []
     content: dict[str, Any] = {"calibration": VERSION, "gpu": calibration.gpu}
     content |= {"device": calibration.device} if calibration.device else {}
     content |= {"software": dict(calibration.software)} if calibration.software else {}
     content |= {"made_of": [_plain(record) for record in calibration.made_of]} if calibration.made_of else {}
-    if calibration.kernels is not None:
-        table = beside(path)[0]
-        _write_kernels(table, calibration.kernels)
-        content["kernels"] = table.name
-        written.append(table)
-    if calibration.collectives is not None:
-        table = beside(path)[1]
-        write_whole(table, [_collectives_csv(calibration.collectives).encode()], "table of collectives")
-        content["collectives"] = table.name
-        written.append(table)
     content |= {"families": [_plain(family) for family in calibration.families]} if calibration.families else {}
     for name, part in (("host", calibration.host), ("steps", calibration.steps)):
         content |= {} if part is None else {name: _plain(part)}
-    write_whole(path, [_yaml(content).encode()], "calibration")
-    return (path, *written)
+    tables = _tables(calibration)
+    content |= {"sha256": {name: _hash(text) for name, text in tables.items()}} if tables else {}
+    blocks = (f"{name}: |2\n" + "".join(f"  {line}\n" for line in text.splitlines()) for name, text in tables.items())
+    write_whole(path, [_yaml(_readable(content)).encode(), *(block.encode() for block in blocks)], "calibration")
+    return path
+
+
+def _readable(value: Any) -> Any:
+    """Returns content with texts on one line, without characters that a reader refuses; names of devices may have any."""
+    if isinstance(value, dict):
+        return {_readable(name): _readable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_readable(part) for part in value]
+    return printable(" ".join(value.split())) or "?" if isinstance(value, str) else value
 
 
 def _yaml(content: dict[str, Any]) -> str:
@@ -342,16 +401,23 @@ def _plain(part: MadeOf | FamilyFit | HostFit | StepFit) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value or not isinstance(part, MadeOf)}
 
 
-def _write_kernels(path: Path, profile: KernelProfile) -> None:
-    columns = (profile.burst_s, profile.sustained_s, profile.clock_mhz, profile.power_w)
-    rows = zip(profile.kernels, *(column.tolist() for column in columns), strict=True)
-    write_profile(path, profile.facts, [KernelTimes(*row) for row in rows])
+def _tables(calibration: Calibration) -> dict[str, str]:
+    """Returns the texts of the tables of kernels and of collectives; those of none are left out."""
+    tables = {}
+    if (profile := calibration.kernels) is not None:
+        columns = (profile.burst_s, profile.sustained_s, profile.clock_mhz, profile.power_w)
+        rows = zip(profile.kernels, *(column.tolist() for column in columns), strict=True)
+        tables["kernels"] = profile_text(profile.facts, [KernelTimes(*row) for row in rows])
+    if calibration.collectives is not None:
+        tables["collectives"] = _collectives_csv(calibration.collectives)
+    return tables
 
 
 def _collectives_csv(measured: Measurements) -> str:
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
-    write(["collective", "gpus", "nodes", "bytes", "time_us"])
+    write(["collective", "gpus", "nodes", "bytes", "time_us", "hardware"])
     for row in measured.rows:
-        write([row.collective.name.lower(), row.gpus, row.nodes, row.size_bytes, f"{1e6 * row.time_s:.6g}"])
+        time_us, gpu = f"{1e6 * row.time_s:.6g}", printable(" ".join(row.gpu.split()))
+        write([row.collective.name.lower(), row.gpus, row.nodes, row.size_bytes, time_us, gpu])
     return out.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from foretrace.cost.calibration import (
     read_calibration,
     write_calibration,
 )
-from foretrace.cost.kernels.kernel_profile import KernelProfile
+from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, write_profile
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurement
 from foretrace.program.columns import Collective
@@ -47,8 +48,8 @@ def made(path: Path) -> Calibration:
 class TestRoundTrip:
     def test_what_is_written_is_read(self, tmp_path: Path) -> None:
         before = made(tmp_path / "my.yaml")
-        files = write_calibration(before)
-        assert [one.name for one in files] == ["my.yaml", "my.kernels.profile", "my.collectives.csv"]
+        write_calibration(before)
+        assert [file.name for file in tmp_path.iterdir()] == ["my.yaml"]
         after = read_calibration(tmp_path / "my.yaml")
         for name in ("gpu", "device", "software", "made_of", "families", "host", "steps"):
             assert getattr(after, name) == getattr(before, name), name
@@ -72,10 +73,61 @@ class TestRoundTrip:
         write_calibration(replace(made(tmp_path / "my.yaml"), device="another one"))
         assert read_calibration(tmp_path / "my.yaml").device == "another one"
 
+    def test_names_of_gpus_that_a_file_may_hold(self, tmp_path: Path) -> None:
+        odd = "A \x07 GPU,\n'\"#: |\x85\u2028 名前 \U0001f600"
+        calibration = made(tmp_path / "my.yaml")
+        assert calibration.kernels is not None and calibration.collectives is not None
+        row = replace(calibration.collectives.rows[0], gpu=odd)
+        profile = replace(calibration.kernels, facts={"gpu": odd})
+        write_calibration(replace(calibration, kernels=profile, collectives=measurements_of([row]), device=odd))
+        after = read_calibration(tmp_path / "my.yaml")
+        assert after.collectives is not None and after.collectives.rows[0].gpu.startswith("A")
+        assert after.kernels is not None and after.kernels.kernels == KERNELS
+
     def test_parts_may_be_absent(self, tmp_path: Path) -> None:
         write_calibration(Calibration(str(tmp_path / "a.yaml"), "h200-sxm", host=HostFit(3e-5, 100)))
         found = read_calibration(tmp_path / "a.yaml")
         assert found.kernels is None and found.collectives is None and found.host == HostFit(3e-5, 100)
+
+
+class TestBinding:
+    """A calibration and its tables are of one run."""
+
+    def test_a_table_of_another_run_is_refused(self, tmp_path: Path) -> None:
+        text = write_calibration(made(tmp_path / "my.yaml")).read_text()
+        for old, new in (("\t0.0002\t", "\t0.0001\t"), ("1048576,40", "1048576,41")):
+            assert old in text
+            (tmp_path / "other.yaml").write_text(text.replace(old, new))
+            with pytest.raises(InputError) as caught:
+                read_calibration(tmp_path / "other.yaml")
+            assert caught.value.code == "damaged-file" and "other.yaml" in str(caught.value.where)
+
+    def test_files_of_an_earlier_version_are_read_and_said_to_be_unbound(self, tmp_path: Path) -> None:
+        write_profile(tmp_path / "my.profile", {"gpu": "NVIDIA H200"}, [KernelTimes(KERNELS[0], 1e-4, 1e-4)])
+        (tmp_path / "my.csv").write_text("collective,gpus,nodes,bytes,time_us\nall_reduce,8,1,1048576,40\n")
+        text = "calibration: 1\ngpu: h200-sxm\nkernels: my.profile\ncollectives: my.csv\n"
+        (tmp_path / "my.yaml").write_text(text)
+        found = read_calibration(tmp_path / "my.yaml")
+        assert found.kernels is not None and found.collectives is not None
+        assert [note.code for note in found.notes] == ["unbound-tables"]
+        (tmp_path / "my.yaml").write_text(f"{text}sha256: {{kernels: {'0' * 64}}}\n")
+        with pytest.raises(InputError) as caught:
+            read_calibration(tmp_path / "my.yaml")
+        assert caught.value.code == "damaged-file"
+        assert "my.profile" in str(caught.value) and "my.yaml" in str(caught.value)
+
+    def test_what_cannot_be_written_leaves_the_old_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = write_calibration(made(tmp_path / "my.yaml")).read_bytes()
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Path, "replace", fail)
+        monkeypatch.setattr(os, "replace", fail)
+        with pytest.raises((InputError, OSError)):
+            write_calibration(replace(made(tmp_path / "my.yaml"), device="another one"))
+        assert (tmp_path / "my.yaml").read_bytes() == before
+        assert [file.name for file in tmp_path.iterdir()] == ["my.yaml"]
 
 
 class TestErrors:

@@ -75,7 +75,7 @@ class CalibratedPricer:
             for source in base.sources
         )
         self.sources: tuple[Source, ...] = (own, *held, *base.sources)
-        self.notes: tuple[Diagnostic, ...] = (*base.notes, *odd, *_step_note(calibration))
+        self.notes: tuple[Diagnostic, ...] = (*base.notes, *calibration.notes, *odd, *_step_note(calibration))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel; see `KernelPricer`."""

@@ -12,18 +12,27 @@ needs only the standard library, since it happens on nodes where nothing is inst
 from __future__ import annotations
 
 import gzip
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.basics.files import AnyFile, read_whole, unpack
 from foretrace.basics.limits import check_limit
 from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 from foretrace.basics.outputs import write_whole
-from foretrace.program.kernels import DTYPE_BYTES, Copy, Kernel, Stream, kernel_text, parse_kernels
+from foretrace.program.kernels import (
+    DTYPE_BYTES,
+    Attention,
+    Copy,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    Stream,
+    kernel_text,
+    parse_kernels,
+)
 
 if TYPE_CHECKING:
     from foretrace.basics.arrays import Floats
@@ -41,6 +50,11 @@ _MIN_S, _MAX_S = 1e-8, 1e3
 _MAX_SIZE: Final = 1 << 50
 """Of any size of a kernel: elements, bytes, sequences."""
 _MAY_BE_ZERO: Final = frozenset({"read", "write", "rows", "fixed", "largest"})
+_SIZES: Final[dict[type, tuple[tuple[str, int], ...]]] = {
+    kind: tuple((field.name, 0 if field.name in _MAY_BE_ZERO else 1) for field in fields(kind) if field.type == "int")
+    for kind in (Gemm, GroupedGemm, Attention, Stream, Copy)
+}
+"""The fields of each kind of kernel that are sizes, each with the least it can be."""
 _MAX_CLOCK_MHZ, _MAX_POWER_W = 1e5, 1e5
 _HINT: Final = f'a kernel profile begins "# {_TITLE}: {VERSION}"; `foretrace measure gpu` writes one'
 _FIELDS: Final = "<kernel>, burst s, sustained s, clock MHz, power W; between tabs"
@@ -73,6 +87,12 @@ def write_profile(
     path: Path, facts: Mapping[str, str], measured: Iterable[KernelTimes], remarks: Sequence[str] = ()
 ) -> None:
     """Writes a profile in one go, packed where the name ends in .gz."""
+    data = profile_text(facts, measured, remarks).encode()
+    write_whole(path, [gzip.compress(data, mtime=0) if path.suffix == ".gz" else data], "kernel profile")
+
+
+def profile_text(facts: Mapping[str, str], measured: Iterable[KernelTimes], remarks: Sequence[str] = ()) -> str:
+    """Returns the text of a profile."""
     lines = [f"# {_TITLE}: {VERSION}"]
     lines += [f"# {_plain(key)}: {_plain(value)}" for key, value in facts.items()]
     lines += [f"## {_plain(remark)}" for remark in remarks]
@@ -80,8 +100,7 @@ def write_profile(
         f"{kernel_text(times.kernel)}\t{times.burst_s:.5g}\t{times.sustained_s:.5g}\t{times.clock_mhz:.0f}\t{times.power_w:.0f}"
         for times in measured
     ]
-    data = ("\n".join(lines) + "\n").encode()
-    write_whole(path, [gzip.compress(data, mtime=0) if path.suffix == ".gz" else data], "kernel profile")
+    return "\n".join(lines) + "\n"
 
 
 def read_profile(path: AnyFile) -> KernelProfile:
@@ -143,7 +162,7 @@ def parse_profile(text: str, path: str) -> KernelProfile:
 
 
 def _plain(text: str) -> str:
-    return " ".join(str(text).split())
+    return printable(" ".join(str(text).split()))
 
 
 def _read_fact(line: str, facts: dict[str, str], where: str) -> None:
@@ -182,16 +201,9 @@ def _read_row(line: str, where: str) -> KernelTimes:
     )
 
 
-@cache
-def _sizes_of(kind: Hashable) -> tuple[tuple[str, int], ...]:
-    """Returns the fields of a kind of kernel that are sizes, each with the least it can be."""
-    sizes = (field.name for field in fields(cast(Any, kind)) if field.type == "int")
-    return tuple((name, 0 if name in _MAY_BE_ZERO else 1) for name in sizes)
-
-
 def _check_kernel(kernel: Kernel, where: str) -> None:
     """Raises an error where a size cannot be one, or the kernel does nothing."""
-    for name, least in _sizes_of(type(kernel)):
+    for name, least in _SIZES[type(kernel)]:
         value = getattr(kernel, name)
         if not least <= value <= _MAX_SIZE:
             try:

@@ -203,7 +203,9 @@ def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagn
     """Returns what to say of launches whose kernels were not recorded."""
     events = trace.events
     calls = events.of(EventCategory.RUNTIME)
-    launches = calls[trace.named(lambda name: _LAUNCH.match(name) is not None)[calls] & (events.correlation[calls] >= 0)]
+    launches = calls[
+        trace.named(lambda name: _LAUNCH.match(name) is not None)[calls] & (events.correlation[calls] >= 0)
+    ]
     launches = launches[~_captured(trace, launches)]
     lost = launches[~np.isin(launches, links.launch[device])]
     if not len(lost):

@@ -127,7 +127,9 @@ def _rate_notes(trace: RankProfile, kernels: Mapping[int, Kernel]) -> list[Diagn
     if not fast:
         return []
     name = printable(shortened(trace.strings[trace.events.name[fast[0]]]))
-    text = f'{len(fast):,} kernels compute more than {sms} SMs of any GPU can, first "{name}": times or shapes are wrong'
+    text = (
+        f'{len(fast):,} kernels compute more than {sms} SMs of any GPU can, first "{name}": times or shapes are wrong'
+    )
     return [Diagnostic("warning", "implausible-rate", text, trace.path)]
 
 
