@@ -29,7 +29,7 @@ def input_kind(path: str | Path) -> InputKind:
     given = Path(path)
     folder = GivenPath(str(path))
     if folder.is_folder:
-        return "trace" if any(looks_like_profile(file.path) for file in folder.files) else "collectives"
+        return "trace" if any(looks_like_profile(file.path) for file in folder.first_files) else "collectives"
     head = _head(given)
     if head.startswith(_PROFILE):
         return "kernel profile"

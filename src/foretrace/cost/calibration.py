@@ -374,7 +374,7 @@ def write_calibration(calibration: Calibration) -> Path:
 
 
 def _readable(value: Any) -> Any:
-    """Returns content with texts on one line, without characters that a reader refuses; names of devices may have any."""
+    """Returns content with texts on one line, without characters that a reader refuses."""
     if isinstance(value, dict):
         return {_readable(name): _readable(part) for name, part in value.items()}
     if isinstance(value, list):

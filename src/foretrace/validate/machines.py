@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.hardware.cluster import Cluster, Nic, Node
 from foretrace.hardware.presets import cluster
 from foretrace.validate.training_runs import RunConfig
@@ -16,7 +16,7 @@ _CLUSTERS: Final = (
     (r"gb200", "gb200-nvl72"),
     (r"b300", "b300-dgx"),
     (r"b200", "b200-dgx"),
-    (r"h200", "h200-dgx"),
+    (r"(?<!g)h200", "h200-dgx"),
     (r"h100.*(96\s*gb|500\s*w)", "h100-96g-500w"),
     (r"h100.*pcie", "h100-pcie"),
     (r"h100", "h100-dgx"),
@@ -30,6 +30,9 @@ _CLUSTERS: Final = (
 )
 """Patterns of names of GPUs, and the cluster of such GPUs; the first that matches counts."""
 
+_COUNT: Final = r"(?<![0-9])([0-9]{1,6})"
+_MAX_NICS, _MAX_GBITS = 128, 10_000
+
 
 def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of a run, with what was assumed about it."""
@@ -37,7 +40,10 @@ def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
     name = next((name for pattern, name in _CLUSTERS if re.search(pattern, text)), None)
     if name is None:
         raise InputError(
-            "unknown-name", f'no cluster has the GPU "{config.gpu}"', where=config.where, hint="see foretrace list gpus"
+            "unknown-name",
+            f'no cluster has the GPU "{printable(shortened(config.gpu))}"',
+            where=config.where,
+            hint="see foretrace list gpus",
         )
     preset = cluster(name)
     node = _sized(preset.node, config.gpus_per_node)
@@ -62,9 +68,9 @@ def _networked(node: Node, words: str) -> tuple[Node, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     if "pcie only" in text:
         node = replace(node, domain_gpus=1, switched=False)
-    each = re.search(r"(\d+)\s*[x×]\s*(\d+)\s*g", text)
-    whole = re.search(r"(\d+)\s*gb(?:ps|/s|it/s)?\s*/\s*node", text)
-    per_gpu = re.search(r"(\d+)\s*gb(?:ps|/s).{0,12}per gpu", text)
+    each = re.search(rf"{_COUNT}\s{{0,4}}[x×]\s{{0,4}}{_COUNT}\s{{0,4}}g", text)
+    whole = re.search(rf"{_COUNT}\s{{0,4}}gb(?:ps|/s|it/s)?\s{{0,4}}/\s{{0,4}}node", text)
+    per_gpu = re.search(rf"{_COUNT}\s{{0,4}}gb(?:ps|/s).{{0,12}}per gpu", text)
     if each:
         return _with_nics(node, int(each[1]), int(each[2])), notes
     if per_gpu:
@@ -80,4 +86,6 @@ def _with_nics(node: Node, nics: int, gbits: float) -> Node:
     rate = gbits * 1e9 / 8
     if not nics or not rate or (nics == node.nics and rate == node.nic.bytes_per_s):
         return node  # a rate of nothing is a slip of the pen
+    if nics > _MAX_NICS or gbits > _MAX_GBITS:
+        raise InputError("out-of-range", f"nodes with {nics:,} NICs of {gbits:,g} Gb/s cannot be meant")
     return replace(node, nics=nics, nic=Nic(f"{gbits:g}g", f"{gbits:g} Gb/s", rate))

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.models.presets import model as preset_model
 from foretrace.validate.training_runs import RunConfig
@@ -60,7 +60,11 @@ def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
         return _adapted(known, config)
     if "nemotron" in name:
         return _nemotron(config)
-    notes = () if re.search(r"llama|qwen|mi[sx]tral", name) else (f'"{config.model}" is taken to be like Llama',)
+    notes = (
+        ()
+        if re.search(r"llama|qwen|mi[sx]tral", name)
+        else (f'"{printable(shortened(config.model))}" is taken to be like Llama',)
+    )
     return _llama(config, notes)
 
 
@@ -228,7 +232,7 @@ def _adapted(known: Model, config: RunConfig) -> tuple[Model, tuple[str, ...]]:
     """A preset with the sizes of the table where it gives them, and as many layers."""
     count = config.layers or len(known.layers)
     layers = (known.layers + known.layers[-1:] * count)[:count]
-    dense = re.search(r"dense_layers=(\d+)", config.notes)
+    dense = re.search(r"dense_layers=([0-9]{1,6})(?![0-9])", config.notes)
     if dense is not None:
         plain = [layer for layer in known.layers if isinstance(layer.feed_forward, Mlp)]
         routed = [layer for layer in known.layers if isinstance(layer.feed_forward, Experts)]

@@ -165,7 +165,7 @@ def _recompute(config: RunConfig) -> tuple[_Recompute, tuple[str, ...]]:
     if not text:
         return {"recompute": "none"}, ("whether it recomputes is not said: taken as not",)
     if text.startswith("full"):
-        count = re.search(r"(\d+) layers?", text)
+        count = re.search(r"(?<![0-9])([0-9]{1,6}) layers?", text)
         return {"recompute": "full", "recompute_layers": int(count[1]) if count else None}, ()
     if text.startswith("selective"):
         listed = re.findall(r"\w+", text.partition(":")[2])

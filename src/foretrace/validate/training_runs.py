@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.errors import InputError, did_you_mean, printable, shortened
 from foretrace.basics.files import read_whole
+from foretrace.basics.limits import check_limit
+from foretrace.basics.numbers import NumberError, real_number, whole_number
+from foretrace.basics.records import read_json
 from foretrace.workload.plan import OPEN_WORDS, GradDtype, MasterDtype, MomentDtype
 
 if TYPE_CHECKING:
@@ -31,6 +33,13 @@ _GRADE: Final = "complete"
 UNGRADED: Final = "A"
 """The grade of rows in a table that grades none: a user's own runs, of which all that matters is known."""
 _SEPARATORS: Final = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+MAX_BYTES: Final = 16 << 20
+"""Bytes of a table: one of 300 runs has 100 kB."""
+MAX_LINES: Final = 100_000
+_MAX_COLUMNS: Final = 1000
+_MAX_NAME, _MAX_TEXT = 200, 4000
+"""Characters of names (of runs, models, GPUs), and of other cells."""
+_NAMES: Final = ("id", "model", "gpu", "family", "complete")
 _MAX_LAYERS: Final = 10_000
 _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 """Between these, in whatever unit, lies everything that was ever measured of a step."""
@@ -175,13 +184,14 @@ class _UnusableError(Exception):
 
 def read_training_runs(path: str | Path) -> TrainingRuns:
     """Reads a CSV of runs, or a file of JSON lines."""
-    data = read_whole(path, "table of training runs", COLUMNS)
+    data = read_whole(path, "table of training runs", COLUMNS, MAX_BYTES)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("not-text", "this is no text in UTF-8", where=str(path), hint=COLUMNS) from None
     if not text.strip():
         raise InputError("empty-file", "the file is empty", where=str(path), hint=COLUMNS)
+    check_limit(text.count("\n"), MAX_LINES, "lines", str(path))
     return _read_json_lines(text, str(path)) if text.lstrip().startswith("{") else _read_csv(text, str(path))
 
 
@@ -189,8 +199,10 @@ def _read_csv(text: str, name: str) -> TrainingRuns:
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         columns = [column.strip() for column in next(reader)]
+        check_limit(len(columns), _MAX_COLUMNS, "columns", f"{name}:1")
         _check_columns(columns, name)
         runs, skipped, before = list[TrainingRun](), list[SkippedRun](), reader.line_num
+        lines: dict[tuple[str, ...], int] = {}
         for values in reader:
             where, before = f"{name}:{before + 1}", reader.line_num
             if not any(value.strip() for value in values):
@@ -199,15 +211,36 @@ def _read_csv(text: str, name: str) -> TrainingRuns:
             try:
                 if len(values) != len(columns):
                     raise _UnusableError(f"it has {len(values)} cells under {len(columns)} columns")
+                _check_lengths(row)
+                first = lines.setdefault(tuple(values), reader.line_num)
+                if first != reader.line_num:
+                    raise _UnusableError(f"it repeats line {first}")
                 runs.append(TrainingRun(_csv_config(row, where), _csv_measurement(row)))
             except _UnusableError as problem:
-                skipped.append(SkippedRun(row.get("id") or where, where, str(problem), row.get("family", "")))
+                called, family = _shown(row.get("id") or where), _shown(row.get("family", ""))
+                skipped.append(SkippedRun(called, where, str(problem), family))
     except csv.Error as error:
         raise InputError(
             "bad-syntax", f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=COLUMNS
         ) from None
-    notes = () if _GRADE in columns else (f'there is no column "{_GRADE}": every row counts as grade {UNGRADED}',)
-    return TrainingRuns(tuple(runs), tuple(skipped), notes)
+    notes = [] if _GRADE in columns else [f'there is no column "{_GRADE}": every row counts as grade {UNGRADED}']
+    return TrainingRuns(tuple(runs), tuple(skipped), (*notes, *_repeated_ids(runs)))
+
+
+def _repeated_ids(runs: list[TrainingRun]) -> list[str]:
+    """Returns the note that rows with different content have one id."""
+    counts = Counter(run.config.id for run in runs)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if not repeated:
+        return []
+    listed = ", ".join(map(_shown, repeated[:5])) + (", …" if len(repeated) > 5 else "")
+    return [f"ids of several rows, each of which counts: {listed}"]
+
+
+def _check_lengths(row: dict[str, str]) -> None:
+    for name, text in row.items():
+        if len(text) > (_MAX_NAME if name in _NAMES else _MAX_TEXT):
+            raise _UnusableError(f"{_shown(name)} has {len(text):,} characters")
 
 
 def _check_columns(columns: list[str], name: str) -> None:
@@ -223,7 +256,9 @@ def _check_columns(columns: list[str], name: str) -> None:
         )
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
-        raise InputError("duplicate-name", f'the column "{twice}" is there twice', where=f"{name}:1", hint=COLUMNS)
+        raise InputError(
+            "duplicate-name", f'the column "{_shown(twice)}" is there twice', where=f"{name}:1", hint=COLUMNS
+        )
 
 
 def _csv_config(row: dict[str, str], where: str) -> RunConfig:
@@ -234,7 +269,7 @@ def _csv_config(row: dict[str, str], where: str) -> RunConfig:
     assert gpus is not None
     sequence_parallel = row.get("sp", "").lower()
     if sequence_parallel not in ("", "yes", "no"):
-        raise _UnusableError(f'sp is "{sequence_parallel}", neither yes nor no')
+        raise _UnusableError(f'sp is "{_shown(sequence_parallel)}", neither yes nor no')
     return RunConfig(
         id=row["id"],
         where=where,
@@ -283,7 +318,7 @@ def _memory_kind(row: dict[str, str]) -> MemoryKind:
     """Returns what the memory of a row counts: as its column says, or as its family is known to."""
     word = row.get("memory_kind", "").lower()
     if word not in ("", *MEMORY_KINDS):
-        raise _UnusableError(f'memory_kind is "{word}", expected one of {", ".join(MEMORY_KINDS)}')
+        raise _UnusableError(f'memory_kind is "{_shown(word)}", expected one of {", ".join(MEMORY_KINDS)}')
     family = row.get("family", "").lower()
     known = next((kind for start, kind in _FAMILY_MEMORY.items() if family.startswith(start)), MEMORY_KINDS[0])
     return next((kind for kind in MEMORY_KINDS if kind == word), known)
@@ -291,32 +326,32 @@ def _memory_kind(row: dict[str, str]) -> MemoryKind:
 
 def _read_json_lines(text: str, name: str) -> TrainingRuns:
     runs, skipped, unknown = list[TrainingRun](), list[SkippedRun](), dict[str, None]()
+    lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{name}:{number}"
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InputError(
-                "bad-syntax", "this is no line of JSON", where=where, hint='{"name": …, "step_ms": …}'
-            ) from None
+        row = read_json(line, where, '{"name": …, "step_ms": …}')
         if not isinstance(row, dict):
             raise InputError("bad-value", "expected an object", where=where, hint='{"name": …, "step_ms": …}')
         # Which run of the same name it is, its line tells.
-        called = f"{row.get('name') or 'run'}#{number}"
+        called = f"{_shown(row.get('name') or 'run')}#{number}"
         unknown |= dict.fromkeys(set(row) - {*_JSON_CONFIG, *_JSON_MEASURED, *_JSON_ABOUT})
         try:
+            first = lines.setdefault(line.strip(), number)
+            if first != number:
+                raise _UnusableError(f"it repeats line {first}")
             runs.append(TrainingRun(_json_config(row, called, where), _json_measurement(row)))
         except _UnusableError as problem:
-            skipped.append(SkippedRun(called, where, str(problem), str(row.get("family", "single-gpu"))))
-    notes = (f"fields that are not read: {', '.join(sorted(unknown))}",) if unknown else ()
+            skipped.append(SkippedRun(called, where, str(problem), _shown(row.get("family", "single-gpu"))))
+    listed = ", ".join(map(_shown, sorted(unknown)[:8])) + (", …" if len(unknown) > 8 else "")
+    notes = (f"fields that are not read: {listed}",) if unknown else ()
     return TrainingRuns(tuple(runs), tuple(skipped), notes)
 
 
 def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
     if row.get("ok") is False:
-        raise _UnusableError(f"the run failed: {row.get('error') or 'no reason is given'}")
+        raise _UnusableError(f"the run failed: {_shown(row.get('error') or 'no reason is given')}")
     for needed in ("layers", "hidden", "ffn", "heads", "seq", "mbs"):
         if _whole(row, needed) is None:
             raise _UnusableError(f"{needed} is missing")
@@ -326,9 +361,9 @@ def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
     return RunConfig(
         id=called,
         where=where,
-        family=str(row.get("family", "single-gpu")),
-        grade=str(row.get("grade", "A")),
-        model=str(row.get("name", "run")),
+        family=_text(row, "family", "single-gpu"),
+        grade=_text(row, "grade", "A"),
+        model=_text(row, "name", "run"),
         layers=_whole(row, "layers"),
         hidden=_whole(row, "hidden"),
         ffn=_whole(row, "ffn"),
@@ -336,7 +371,7 @@ def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
         kv_heads=_whole(row, "kv"),
         vocab=_whole(row, "vocab", least=0),
         seq_len=_whole(row, "seq"),
-        gpu=str(row.get("gpu", "H200")),
+        gpu=_text(row, "gpu", "H200"),
         gpus=1,
         mbs=_whole(row, "mbs"),
         gbs=_whole(row, "mbs"),
@@ -364,29 +399,29 @@ def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
 
 def _json_dtype(row: dict[str, Any]) -> str:
     """Returns the dtype of a run: parameters and products are of the same, as `torch.set_default_dtype` makes them."""
-    parameters = row.get("param_dtype")
-    dtype = row.get("dtype", parameters or "bf16")
-    if parameters not in (None, "", dtype):
-        raise _UnusableError(f"parameters in {parameters} next to products in {dtype} are not modelled")
-    return str(dtype)
+    parameters = _text(row, "param_dtype", "")
+    dtype = _text(row, "dtype", parameters or "bf16")
+    if parameters not in ("", dtype):
+        raise _UnusableError(f"parameters in {_shown(parameters)} next to products in {_shown(dtype)} are not modelled")
+    return dtype
 
 
 def _json_recompute(row: dict[str, Any]) -> str:
     """Returns what is recomputed as tables write it: `none`, `full` or `selective:mlp+core_attn`."""
-    modules, recompute = row.get("recompute_modules") or [], str(row.get("recompute", "none"))
+    modules, recompute = row.get("recompute_modules") or [], _text(row, "recompute", "none")
     if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         raise _UnusableError("recompute_modules must be a list of names")
     if modules and recompute not in ("none", "selective"):
-        raise _UnusableError(f"recompute is {recompute}, which leaves no modules to recompute")
+        raise _UnusableError(f"recompute is {_shown(recompute)}, which leaves no modules to recompute")
     return f"selective:{'+'.join(modules)}" if modules else recompute
 
 
 def _word(row: dict[str, Any], name: str) -> str | None:
     """Returns one of the few words of a field of plans; None where the row says nothing."""
-    word = row.get(name)
-    if word not in (None, *OPEN_WORDS[name]):
-        raise _UnusableError(f'{name} is "{word}", expected one of {", ".join(OPEN_WORDS[name])}')
-    return None if word is None else str(word)
+    word = _text(row, name, "")
+    if word not in ("", *OPEN_WORDS[name]):
+        raise _UnusableError(f'{name} is "{_shown(word)}", expected one of {", ".join(OPEN_WORDS[name])}')
+    return word or None
 
 
 def _json_measurement(row: dict[str, Any]) -> RunMeasurement:
@@ -408,34 +443,41 @@ def _gib(row: dict[str, Any], name: str) -> float | None:
 
 def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:
     """A whole number; None where the row says nothing."""
-    number, most = _number(row, name), _MAX_LAYERS if name == "layers" else 10**9
-    if number is None:
+    value, most = row.get(name), _MAX_LAYERS if name == "layers" else 10**9
+    if value is None or value == "":
         return None
-    if number != int(number) or not least <= number <= most:
-        raise _UnusableError(f"{name} is {row[name]}, expected a whole number from {least} to {most:,}")
-    return int(number)
+    try:
+        return whole_number(value, least=least, most=most)
+    except NumberError:
+        problem = f"{name} is {_shown(value)}, expected a whole number from {least} to {most:,}"
+        raise _UnusableError(problem) from None
 
 
 def _positive(row: dict[str, Any], name: str) -> float | None:
-    number = _number(row, name)
-    if number is not None and number <= 0:
-        raise _UnusableError(f"{name} is {row[name]}, expected a number above 0")
-    if number is not None and not _MIN_VALUE <= number <= _MAX_VALUE:
-        raise _UnusableError(f"{name} is {row[name]}, which cannot be meant")
-    return number
-
-
-def _number(row: dict[str, Any], name: str) -> float | None:
+    """A number above 0 of any unit; None where the row says nothing."""
     value = row.get(name)
     if value is None or value == "":
         return None
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise _UnusableError(f'{name} is "{value}", expected a number')
-    return number
+        return real_number(value, least=_MIN_VALUE, most=_MAX_VALUE)
+    except NumberError as error:
+        raise _UnusableError(f"{name} is {_shown(value)}, which {error.problem}") from None
+
+
+def _text(row: dict[str, Any], name: str, default: str) -> str:
+    """A text of a line of JSON; the default where the row says nothing."""
+    value = row.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str) or len(value) > _MAX_NAME:
+        raise _UnusableError(f"{name} is {_shown(value)}, expected text of at most {_MAX_NAME} characters")
+    return value
+
+
+def _shown(value: object) -> str:
+    """Returns a value of a row as messages show it."""
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, int | float) else type(value).__name__
+    return printable(shortened(" ".join(text[: 2 * _MAX_NAME].split())))
 
 
 def runs_of_family(runs: TrainingRuns, family: str | None, where: str) -> TrainingRuns:
@@ -444,7 +486,7 @@ def runs_of_family(runs: TrainingRuns, family: str | None, where: str) -> Traini
         return runs
     families = sorted({run.config.family for run in runs.runs} | {run.family for run in runs.skipped})
     if family not in families:
-        problem = f'no run is of family "{family}"{did_you_mean(family, families)}'
+        problem = f'no run is of family "{_shown(family)}"{did_you_mean(family, families)}'
         raise InputError("unknown-name", problem, where=where, hint=f"there are {', '.join(families)}")
     kept = tuple(run for run in runs.runs if run.config.family == family)
     skipped = tuple(run for run in runs.skipped if run.family == family)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.calibrate.calibrate import calibration_of_files
+from foretrace.calibrate.calibrate import calibration_of_files, make_calibration
 from foretrace.calibrate.fit import family_fits, family_name
 from foretrace.calibrate.inputs import input_kind
 from foretrace.cost.kernels.corrections import family
@@ -61,6 +63,22 @@ class TestKinds:
         (tmp_path / "x.txt").write_text(text)
         with pytest.raises(InputError, match=message):
             input_kind(tmp_path / "x.txt")
+
+    @pytest.mark.parametrize("path", ["/dev/zero", "pipe", "x" * 300, "a\0b"])
+    def test_devices_pipes_and_names_of_no_file(self, tmp_path: Path, path: str) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(InputError) as caught:
+            input_kind(tmp_path / path)
+        assert caught.value.code in ("wrong-format", "unreadable-file")
+
+    @pytest.mark.parametrize("paths", [8, [8], b"x", [[1]], None, np.zeros(3)])
+    def test_paths_that_are_none(self, tmp_path: Path, paths: Any) -> None:
+        with pytest.raises(InputError):
+            make_calibration(paths, tmp_path / "my.yaml", gpu="h200-sxm")
+        with pytest.raises(InputError):
+            make_calibration(["a"], paths, gpu="h200-sxm")
+        with pytest.raises(InputError):
+            make_calibration([profile_file(tmp_path)], tmp_path / "my.yaml", cluster=[paths])  # type: ignore[arg-type]
 
 
 class TestMaking:

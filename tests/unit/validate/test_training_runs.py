@@ -45,13 +45,13 @@ def test_a_derived_time_counts_where_none_is_reported(tmp_path: Path) -> None:
     ("row", "why"),
     [
         ("a,m,1,8,1,H100,8,1,,,,,A,f", "no step time was measured"),
-        ("a,m,x,8,1,H100,8,1,,,1.0,,A,f", 'layers is "x"'),
+        ("a,m,x,8,1,H100,8,1,,,1.0,,A,f", "layers is x"),
         ("a,m,1.5,8,1,H100,8,1,,,1.0,,A,f", "layers is 1.5"),
         ("a,m,1,8,1,H100,0,1,,,1.0,,A,f", "gpus is 0"),
         ("a,m,1,8,1,,8,1,,,1.0,,A,f", "gpu is empty"),
         ("a,m,1,8,1,H100,8,1,maybe,,1.0,,A,f", "neither yes nor no"),
-        ("a,m,1,8,1,H100,8,1,,,-1,,A,f", "above 0"),
-        ("a,m,1,8,1,H100,8,1,,,nan,,A,f", "expected a number"),
+        ("a,m,1,8,1,H100,8,1,,,-1,,A,f", "is less than"),
+        ("a,m,1,8,1,H100,8,1,,,nan,,A,f", "not a finite number"),
         ("a,m,1", "3 cells under 14 columns"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_row_that_cannot_be_used_is_said_with_its_line(tmp_path: Path, row: st
         ("model,gpu,gpus,step_time_s", 'no column "id"'),
         ("id,model,gpu,gpus", "no column step_time_s"),
         ("id,id,model,gpu,gpus,step_time_s", "twice"),
-        ("{not json", "no line of JSON"),
+        ("{not json", "not valid JSON"),
         ('{"name": "a"}\n[1]', "expected an object"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_table_without_grades(tmp_path: Path) -> None:
     assert found.notes == ('there is no column "complete": every row counts as grade A',)
     graded = read_training_runs(write(tmp_path, HEAD, GOOD, GOOD.replace(",A,", ",,")))
     assert [run.config.grade for run in graded.runs] == ["A", ""]
-    assert graded.notes == ()
+    assert graded.notes == ("ids of several rows, each of which counts: a",)
 
 
 def test_a_missing_column_says_which_are_needed(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_cells_that_are_parted_otherwise(tmp_path: Path, mark: str, words: str) 
     ("old", "new", "why"),
     [
         (",48,", ",1000000000,", "layers is 1000000000, expected a whole number from 1 to 10,000"),
-        (",1.42,", ",1e-300,", "step_time_s is 1e-300, which cannot be meant"),
-        (",1.42,", ",1e300,", "step_time_s is 1e300, which cannot be meant"),
+        (",1.42,", ",1e-300,", "step_time_s is 1e-300, which is less than 1e-09"),
+        (",1.42,", ",1e300,", "step_time_s is 1e300, which is too large: at most 1e+12"),
     ],
 )
 def test_numbers_that_cannot_be_meant(tmp_path: Path, old: str, new: str, why: str) -> None:
@@ -234,3 +234,43 @@ def test_the_runs_of_one_gpu() -> None:
     assert len(found.runs) == 8
     assert not found.skipped
     assert all(run.measurement.optimizer_s for run in found.runs)
+
+
+def test_a_row_that_repeats_another_counts_once(tmp_path: Path) -> None:
+    runs = read_training_runs(write(tmp_path, HEAD, GOOD, GOOD.replace("a,", "b,", 1), GOOD))
+    assert [run.config.id for run in runs.runs] == ["a", "b"]
+    assert [(run.id, run.why) for run in runs.skipped] == [("a", "it repeats line 2")]
+    line = '{"name": "a", "layers": 1, "hidden": 8, "ffn": 8, "heads": 1, "seq": 8, "mbs": 1, "step_ms": 3.0}'
+    again = read_training_runs(write(tmp_path, line, line.replace("3.0", "3.1"), line, name="runs.jsonl"))
+    assert [run.config.id for run in again.runs] == ["a#1", "a#2"]
+    assert [run.id for run in again.skipped] == ["a#3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("layers", "1" * 400),
+        ("layers", "true"),
+        ("hidden", "[[[[8]]]]"),
+        ("gpu", '{"a": 1}'),
+        ("gpu", '"' + "x" * 1000 + '"'),
+        ("step_ms", "-3"),
+        ("step_ms", "1e-300"),
+        ("dtype", "5"),
+        ("grad_dtype", "[1]"),
+    ],
+)
+def test_values_of_json_that_cannot_be_meant_are_said(tmp_path: Path, name: str, value: str) -> None:
+    fields = {"layers": "1", "hidden": "8", "ffn": "8", "heads": "1", "seq": "8", "mbs": "1", "step_ms": "3.0"}
+    line = "{" + ", ".join(f'"{key}": {text}' for key, text in (fields | {name: value}).items()) + "}"
+    (skipped,) = read_training_runs(write(tmp_path, line, name="runs.jsonl")).skipped
+    assert name in skipped.why and len(skipped.why) < 300
+
+
+def test_names_and_files_longer_than_any_real_one(tmp_path: Path) -> None:
+    (skipped,) = read_training_runs(write(tmp_path, HEAD, GOOD.replace("GPT 22B", "_ " * 30_000))).skipped
+    assert "model" in skipped.why
+    for text in ("\n" * 100_001, "x" * (17 << 20)):
+        with pytest.raises(InputError) as caught:
+            read_training_runs(write(tmp_path, HEAD, GOOD, text))
+        assert caught.value.code == "input-too-large"

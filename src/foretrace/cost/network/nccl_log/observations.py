@@ -33,7 +33,9 @@ _LL128_INTRA: Final = frozenset({"LOC", "NVL", "NVB"})
 _LL128_INTER: Final = frozenset({"LOC", "NVL", "NVB", "C2C", "PIX", "PXB"})
 
 _RUNS_AS: Final = {Collective.BARRIER: Collective.ALL_REDUCE}
-_ARCHITECTURES: Final = {70: "volta", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper", 100: "blackwell"}
+_ARCHITECTURES: Final = {70: "volta", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper", 100: "blackwell"} | {
+    103: "blackwell",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +171,28 @@ class Observed:
         return (*same, *similar)
 
     def _differences(self, cluster: Cluster) -> Iterable[Diagnostic]:
-        """Yields where a dump of the node differs from the cluster; only the NICs are taken over."""
+        """Yields where a dump of the node differs from the cluster; only the NICs are taken over.
+
+        Raises an error where the GPUs are of another architecture.
+        """
         if self.system is None:
+            files = ", ".join(self.files)
+            text = f"NCCL's logs do not state their GPU: {files} is taken to be of {cluster.gpu.name}"
+            yield _note("gpu-not-stated", text)
             return
         gpu, first = cluster.gpu, self.system.gpus[0]
+        family = gpu.architecture.lower().partition(" ")[0]
+        if first.sm and _ARCHITECTURES.get(first.sm, family) != family:
+            raise InputError(
+                "other-gpu",
+                f"NCCL found GPUs of compute capability {first.sm / 10:g}, {gpu.name} is {family}",
+                where=", ".join(self.files),
+                hint="name a cluster of the GPUs that NCCL ran on",
+            )
         if (links := max(gpu.links for gpu in self.system.gpus)) != gpu.links:
             yield _warning(
                 "machine-differs",
                 f"NCCL found {links} NVLinks on a GPU, {gpu.name} has {gpu.links}: the cluster's count",
-            )
-        family = gpu.architecture.lower().partition(" ")[0]
-        if first.sm and _ARCHITECTURES.get(first.sm, family) != family:
-            yield _warning(
-                "machine-differs", f"NCCL found GPUs of compute capability {first.sm / 10:g}, {gpu.name} is {family}"
             )
         hosts = {gpu.host for gpu in self.system.gpus}
         if len(self.system.gpus) > cluster.node.gpus * len(hosts):

@@ -175,10 +175,13 @@ def test_nics_are_taken_over_and_said(put: Put) -> None:
 
 
 def test_another_kind_of_gpu_is_warned_of(put: Put) -> None:
-    observed = observe([put("topo.xml", SYSTEM.replace('sm="90"', 'sm="80"').replace('count="18"', 'count="12"'))])
+    observed = observe([put("topo.xml", SYSTEM.replace('count="18"', 'count="12"'))])
     notes = [note.message for note in observed.on(H100)[1] if note.level == "warning"]
     assert any("12 NVLinks" in one for one in notes)
-    assert any("compute capability 8" in one for one in notes)
+    other = observe([put("topo.xml", SYSTEM.replace('sm="90"', 'sm="80"'))])
+    with pytest.raises(InputError) as caught:
+        other.on(H100)
+    assert caught.value.code == "other-gpu"
 
 
 def test_what_the_machine_was_forced_to_is_kept_unless_the_user_says_otherwise(put: Put) -> None:
