@@ -35,6 +35,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "duplicate-name": "Something is named or listed twice that may be there once.",
         "bad-value": "A value has the wrong type or form.",
         "out-of-range": "A number is outside the range that can be meant.",
+        "unusual-hardware": "A figure of hardware is far from all that exists: often a mistake in its unit.",
         "unknown-name": "No model, cluster, GPU, op or other thing has this name.",
         "ambiguous-name": "A name stands for several things.",
         "conflicting-values": "Two statements in a file or a plan contradict each other.",

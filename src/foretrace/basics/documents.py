@@ -13,14 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.errors import Diagnostic, InputError, did_you_mean, shortened
 from foretrace.basics.files import InputFile, unreadable
+from foretrace.basics.limits import limited, too_large
 
 if TYPE_CHECKING:
     import yaml
 
 MAX_BYTES = 1_000_000
 """The largest document: what a person writes is a thousand times smaller."""
+
+MAX_NODES = 300_000
+"""Values of a document, those that aliases repeat included: as many as a megabyte can write out."""
 
 Number = TypeVar("Number", int, float)
 NumberOut = TypeVar("NumberOut", int, float, covariant=True)
@@ -46,12 +50,14 @@ class Document:
     """Whether the file came with the package, so that the fast reader is safe."""
     source: InputFile | None = field(default=None, compare=False, repr=False)
     """The file to read the text from, where it may be open already; else it is opened by its path."""
+    remarks: list[Diagnostic] = field(default_factory=list, compare=False, repr=False)
+    """What is odd about values, as those who read them remark."""
 
     def read(self, most_bytes: int = MAX_BYTES) -> str:
         """The text of the file."""
         try:
             with (self.source or InputFile(self.path)).take() as file:
-                data = file.read(most_bytes + 1)
+                data = file.read(limited(most_bytes) + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
@@ -60,9 +66,10 @@ class Document:
                 where=self.path,
                 hint="expected a text file",
             ) from None
-        if len(data) > most_bytes:
-            problem = f"the {self.noun} is larger than {most_bytes / 1e6:g} MB"
-            raise InputError("input-too-large", problem, where=self.path, hint=self.expected)
+        if len(data) > limited(most_bytes):
+            raise too_large(
+                f"the {self.noun} is larger than {limited(most_bytes) / 1e6:g} MB", self.path, self.expected
+            )
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -99,7 +106,34 @@ class Document:
             raise InputError("bad-syntax", "not valid YAML", where=self.path, hint=hint) from None
         if node is None:
             raise InputError("empty-file", f"the {self.noun} is empty", where=self.path, hint=self.expected)
+        if not self.shipped:
+            self._check_tree(node)
         return node
+
+    def _check_tree(self, root: yaml.Node) -> None:
+        """Raises an error where aliases make a node hold itself, or stand for more nodes than any document has."""
+        import yaml
+
+        sizes: dict[int, int] = {}  # nodes below each, 0 while they are counted
+        stack: list[tuple[yaml.Node, list[yaml.Node] | None]] = [(root, None)]
+        while stack:
+            node, below = stack.pop()
+            if below is not None:
+                sizes[id(node)] = total = 1 + sum(sizes[id(child)] for child in below)
+                if total > limited(MAX_NODES):
+                    raise too_large(
+                        f"the {self.noun} stands for more than {limited(MAX_NODES):,} values", self.where(node)
+                    )
+            elif sizes.get(id(node)) == 0:
+                raise InputError("bad-syntax", "an alias stands for what it is part of", where=self.where(node))
+            elif id(node) not in sizes:
+                children = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+                if isinstance(node, yaml.MappingNode):
+                    children = [part for pair in node.value for part in pair]
+                sizes[id(node)] = 0 if children else 1
+                if children:
+                    stack.append((node, children))
+                    stack += [(child, None) for child in children]
 
     def where(self, node: yaml.Node) -> str:
         """The file and line of a node."""
@@ -122,7 +156,10 @@ class Document:
             name = self.text(key, "a field name")
             if name in entries:
                 raise InputError(
-                    "duplicate-name", f"field {name} is given twice", where=self.where(key), hint="give it once"
+                    "duplicate-name",
+                    f"field {shortened(name)} is given twice",
+                    where=self.where(key),
+                    hint="give it once",
                 )
             entries[name] = (key, value)
         return entries
@@ -137,7 +174,7 @@ class Document:
             if name not in known:
                 raise InputError(
                     "unknown-field",
-                    f'field "{name}" is not known{did_you_mean(name, known)}',
+                    f'field "{shortened(name)}" is not known{did_you_mean(name, known)}',
                     where=self.where(key),
                     hint=f"known: {' '.join(known)}",
                 )
@@ -232,7 +269,10 @@ class Fields:
         text = self.document.text(self[name], f"{name}: yes or no").lower()
         if text not in ("yes", "true", "on", "no", "false", "off"):
             raise InputError(
-                "bad-value", f'{name} "{text}" is neither yes nor no', where=self.where(name), hint="write yes or no"
+                "bad-value",
+                f'{name} "{shortened(text)}" is neither yes nor no',
+                where=self.where(name),
+                hint="write yes or no",
             )
         return text in ("yes", "true", "on")
 
@@ -245,7 +285,7 @@ class Fields:
         if not least <= value <= most:
             raise InputError(
                 "out-of-range",
-                f"{name} {text.strip()} is {show(value)}, which cannot be meant",
+                f"{name} {shortened(text.strip())} is {show(value)}, which cannot be meant",
                 where=self.where(name),
                 hint=f"expected {show(least)} to {show(most)}",
             )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 MAX_SHOWN = 60
 """Characters of a user's text that an error repeats at most."""
+
+MAX_ALIKE = 5
+"""Diagnostics of one code that a reader of a hostile or broken file is told of."""
 
 MAX_NAME = 100
 """Characters of a name at most; longer words are not misspelt names and take long to compare."""
@@ -26,14 +29,18 @@ _PLAIN = 200
 _REPEATED = re.compile(rf'"[^"]*"|\S{{{_MAX_WORD},}}')
 
 
-def bounded(message: str) -> str:
+def bounded(message: object) -> str:
     """Returns a message as one line of at most about 1,000 characters, in which long quoted texts and words are cut.
 
     Messages repeat names and values of files, which may be of any length and hold line breaks.
     """
+    if not isinstance(message, str):  # whatever Python code passes on as a message
+        return shown_value(message)
     if len(message) <= _PLAIN and message.isprintable():
         return message
-    message = one_line(message[: 10 * _MAX_MESSAGE])
+    if len(message) > 2 * _MAX_MESSAGE:  # what it says of a long text is before it or after it
+        message = f"{message[:_MAX_MESSAGE]}…{message[-_MAX_MESSAGE:]}"
+    message = one_line(message)
     if len(message) > _PLAIN:
         message = _REPEATED.sub(_shortened_match, message)
     return _cut(message, _MAX_MESSAGE)
@@ -60,9 +67,14 @@ class ForetraceError(Exception):
     def __init__(self, code: str, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         self.code = code
         self.message = bounded(message)
-        self.where = where if where is None else _bounded_where(where)
+        self.where = where if where is None else _bounded_where(str(where))
         self.hint = hint if hint is None else bounded(hint)
         super().__init__(code, self.message)  # what an error of a worker process is made again from
+
+    def at(self, where: str | None) -> Self:
+        """Returns the error with a place, where it has none."""
+        self.where = self.where or where
+        return self
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -74,6 +86,11 @@ class UsageError(ForetraceError):
     """The command line itself is wrong."""
 
     exit_code = 2
+
+    @classmethod
+    def of(cls, error: ForetraceError) -> UsageError:
+        """Returns an error in the value of an option as one of the command line."""
+        return cls(error.code, error.message, where=error.where, hint=error.hint)
 
 
 class InputError(ForetraceError):
@@ -119,6 +136,20 @@ class Diagnostic:
         object.__setattr__(self, "message", bounded(self.message))
 
 
+def collected(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Returns diagnostics with at most `MAX_ALIKE` of one level and code; the last of these says how many more."""
+    kinds: dict[tuple[str, str], list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        kinds.setdefault((diagnostic.level, diagnostic.code), []).append(diagnostic)
+    kept: list[Diagnostic] = []
+    for same in kinds.values():
+        left = len(same) - MAX_ALIKE
+        kept += same[:MAX_ALIKE]
+        if left > 0:
+            kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {left:,} more such cases)")
+    return tuple(kept)
+
+
 def shortened(text: str) -> str:
     """Returns a text as an error shows it: only the beginning of a long one."""
     return _cut(text, MAX_SHOWN - 3) if len(text) > MAX_SHOWN else text
@@ -131,6 +162,15 @@ def one_line(text: str) -> str:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def shown_value(value: object) -> str:
+    """Returns any value as an error shows it: a text in quotes, a number, or the type of something larger."""
+    if isinstance(value, str | bytes):
+        return quoted(value)
+    if isinstance(value, float | bool | None) or (isinstance(value, int) and value.bit_length() <= 256):
+        return repr(value)
+    return f"a {type(value).__name__}" if not isinstance(value, int) else "a number of many digits"
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from foretrace.basics.errors import InputError, quoted, shown
+from foretrace.basics.errors import InputError, shown, shown_value
 
 MAX_WHOLE: Final = 2**63 - 1
 """The largest whole number: 292 years in nanoseconds, 8 EiB in bytes."""
@@ -99,18 +99,7 @@ def number_error(
     error: NumberError, name: str, value: object, where: str | None, hint: str | None = None
 ) -> InputError:
     """Returns the error that a user sees for the value of a field called `name`."""
-    if isinstance(value, str | bytes):
-        text = quoted(value)
-    else:
-        text = type(value).__name__ if _is_long(value) else shown(repr(value))
-    return InputError(error.code, f"{shown(name)} {text} {error.problem}", where=where, hint=hint)
-
-
-def _is_long(value: object) -> bool:
-    """Returns whether the text of a value is long or takes long to make."""
-    if isinstance(value, int):
-        return value.bit_length() > 256
-    return not isinstance(value, float | bool | None)
+    return InputError(error.code, f"{shown(name)} {shown_value(value)} {error.problem}", where=where, hint=hint)
 
 
 def _number(value: object) -> int | float:

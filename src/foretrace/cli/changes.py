@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean
+from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
 from foretrace.basics.units import parse_count
 from foretrace.cli.groups import NetworkChoice, PricesChoice, Question
 from foretrace.cost.machine import Machine
@@ -66,7 +66,7 @@ def read_change(text: str, option: str = "--with") -> tuple[str, str]:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not name or (not value and (equals or name not in HOST_WHAT_IFS)):
         hint = f"example: {option} tp=8, {option} cluster=h200-dgx, {option} compute=1.5x"
-        raise UsageError("bad-value", f"{option} {text}: expected NAME=VALUE", hint=hint)
+        raise UsageError("bad-value", f"{option} {shortened(text)}: expected NAME=VALUE", hint=hint)
     return name.removeprefix("--"), value
 
 
@@ -88,7 +88,7 @@ def changed(question: Question, changes: Mapping[str, str], option: str = "--wit
     if question.job.answer_file is not None and machine.cluster is None:
         machine = question.machines.machine(question.job)  # a saved answer is run again
     for name, text in changes.items():
-        where = f"{option} {name}={text}"
+        where = shortened(f"{option} {name}={text}")
         known = names_option(name, text)
         if not text:
             conditions = conditions.changed(what_if=[name])
@@ -149,14 +149,14 @@ def _count(text: str, where: str) -> int:
     try:
         return parse_count(text, where=where)
     except InputError as error:
-        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+        raise UsageError.of(error) from None
 
 
 def _refuse_speed(name: str, text: str, where: str) -> None:
     """Raises an error where a count has an x; axes may have one: `tp=2x` makes their communication faster."""
     if name in _OPTIONS and name not in (*AXES, "etp") and _FACTOR.fullmatch(text):
-        problem = f'{where}: "{name}" is not a speed'
-        raise UsageError("bad-value", problem, hint=f"a count has no x: {name}={text.strip().rstrip('x×%')}")
+        problem = f'{where}: "{shortened(name)}" is not a speed'
+        raise UsageError("bad-value", problem, hint=f"a count has no x: {name}={shortened(text.strip().rstrip('x×%'))}")
 
 
 def _refuse_bare(name: str, text: str, where: str) -> None:
@@ -164,5 +164,5 @@ def _refuse_bare(name: str, text: str, where: str) -> None:
     if name == "batch" or not _BARE.fullmatch(text):
         return
     near = did_you_mean(name, [word for word in (*_OPTIONS, *AXES) if word[:1] == name[:1]])
-    hint = f"{name}=2x makes it twice as fast; counts have no x: gpus=8, tp=2, gbs=64, …"
-    raise UsageError("bad-value", f'{where}: "{name}" is not a count{near}', hint=hint)
+    hint = f"{shortened(name)}=2x makes it twice as fast; counts have no x: gpus=8, tp=2, gbs=64, …"
+    raise UsageError("bad-value", f'{where}: "{shortened(name)}" is not a count{near}', hint=hint)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.errors import InputError, UsageError, shortened
+from foretrace.basics.limits import MAX_GPUS
+from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 from foretrace.basics.units import parse_marked_factor
 from foretrace.hardware.changes import CHANGES, Change, check_change
 from foretrace.inputs.option_texts import refuse_several
@@ -17,8 +19,8 @@ def read_what_ifs(texts: list[str]) -> dict[str, Change]:
         what, value = _split(text, "--what-if", "compute=1.1x")
         what = "communication" if what == "network" else what
         if what in factors:
-            raise UsageError("repeated-option", f"--what-if {what} is given twice")
-        factors[what] = _change(what, value) if what in CHANGES else read_faster(value, f"--what-if {text}")
+            raise UsageError("repeated-option", f"--what-if {shortened(what)} is given twice")
+        factors[what] = _change(what, value) if what in CHANGES else read_faster(value, f"--what-if {shortened(text)}")
     return factors
 
 
@@ -27,7 +29,7 @@ def _change(what: str, value: str) -> str:
     try:
         check_change(what, value)
     except InputError as error:
-        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+        raise UsageError.of(error) from None
     return value
 
 
@@ -46,13 +48,10 @@ def read_stragglers(texts: list[str]) -> dict[int, float]:
     factors: dict[int, float] = {}
     for text in texts:
         what, value = _split(text, "--straggler", "3=1.2x")
-        rank = what.removeprefix("rank").strip()
-        if not rank.isdecimal():
-            problem = f'--straggler {text}: "{rank}" is not a rank'
-            raise UsageError("bad-value", problem, hint="example: --straggler 3=1.2x")
-        if int(rank) in factors:
+        rank = _rank(what, "--straggler", "3=1.2x")
+        if rank in factors:
             raise UsageError("repeated-option", f"--straggler {rank} is given twice")
-        factors[int(rank)] = _slowdown(value, f"--straggler {text}")
+        factors[rank] = _slowdown(value, f"--straggler {shortened(text)}")
     return factors
 
 
@@ -61,14 +60,22 @@ def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
     factors: dict[tuple[int, str], float] = {}
     for text in texts:
         what, value = _split(text, "--slow-link", "3:dp=2x")
-        rank, colon, axis = what.removeprefix("rank").strip().partition(":")
-        if not rank.isdecimal() or not colon or not axis:
-            problem = f"--slow-link {text}: expected RANK:AXIS=FACTOR"
+        number, colon, axis = what.partition(":")
+        if not colon or not axis:
+            problem = f"--slow-link {shortened(text)}: expected RANK:AXIS=FACTOR"
             raise UsageError("bad-value", problem, hint="example: --slow-link 3:dp=2x")
-        if (int(rank), axis) in factors:
-            raise UsageError("repeated-option", f"--slow-link {what} is given twice")
-        factors[int(rank), axis] = _slowdown(value, f"--slow-link {text}")
+        rank = _rank(number, "--slow-link", "3:dp=2x")
+        if (rank, axis) in factors:
+            raise UsageError("repeated-option", f"--slow-link {shortened(what)} is given twice")
+        factors[rank, axis] = _slowdown(value, f"--slow-link {shortened(text)}")
     return factors
+
+
+def _rank(text: str, option: str, example: str) -> int:
+    try:
+        return whole_number(text.removeprefix("rank").strip(), most=MAX_GPUS - 1)
+    except NumberError as error:
+        raise UsageError.of(number_error(error, "rank", text, option, f"example: {option} {example}")) from None
 
 
 def read_jitter(text: str | None) -> float:
@@ -77,13 +84,10 @@ def read_jitter(text: str | None) -> float:
         return 0.0
     number, per_cent = text.strip().removesuffix("%"), text.strip().endswith("%")
     try:
-        value = float(number) / (100 if per_cent else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        problem = f"--jitter {text}: expected a share of the time from 0 to 100 %"
-        raise UsageError("out-of-range", problem, hint="example: --jitter 3%")
-    return value
+        return real_number(number, most=100 if per_cent else 1) / (100 if per_cent else 1)
+    except NumberError:
+        problem = f"--jitter {shortened(text)}: expected a share of the time from 0 to 100 %"
+        raise UsageError("out-of-range", problem, hint="example: --jitter 3%") from None
 
 
 def _slowdown(value: str, option: str) -> float:
@@ -98,11 +102,13 @@ def _factor(text: str, where: str) -> float:
     try:
         return parse_marked_factor(text, where=where)
     except InputError as error:
-        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+        raise UsageError.of(error) from None
 
 
 def _split(text: str, option: str, example: str) -> tuple[str, str]:
     what, equals, value = text.partition("=")
     if not equals or not what.strip():
-        raise UsageError("bad-value", f"{option} {text}: expected NAME=FACTOR", hint=f"example: {option} {example}")
+        raise UsageError(
+            "bad-value", f"{option} {shortened(text)}: expected NAME=FACTOR", hint=f"example: {option} {example}"
+        )
     return what.strip(), value.strip()

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
-from foretrace.basics.errors import UsageError, did_you_mean
+from foretrace.basics.errors import InputError, UsageError, did_you_mean
 from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
@@ -161,7 +161,10 @@ class MachineOptions:
         named = self.cluster or (None if job is None else job.cluster)
         if named is None:
             self._check_needs_no_cluster()
-        return self._made(named)
+        try:
+            return self._made(named)
+        except InputError as error:  # of the input, where that names the cluster
+            raise error.at(None if self.cluster or job is None else ", ".join(job.paths)) from None
 
     def machine_of_clusters(self) -> Machine:
         """Makes a machine whose cluster others name, one after the other."""

@@ -160,7 +160,7 @@ def _number(parse: Any, text: str, flag: str) -> Any:
 
 def _usage_error(error: InputError) -> UsageError:
     """Returns the error of a text that is not a value of its option."""
-    return UsageError(error.code, error.message, where=error.where, hint=error.hint)
+    return UsageError.of(error)
 
 
 _SEARCH_OPTIONS: Final = {

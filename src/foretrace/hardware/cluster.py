@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.hardware.fabric.topology import Topology
+from foretrace.hardware.figures import check_figure, check_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,18 @@ class Gpu:
     notes: tuple[str, ...] = ()
     """Figures that are assumed or not public."""
 
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "memory_bytes_per_s", "pcie_bytes_per_s"):
+            check_figure(name, getattr(self, name))
+        for name in ("link_bytes_per_s", "host_bytes_per_s", "power_w"):
+            check_figure(name, getattr(self, name), zero=True)
+        if not isinstance(self.peak_flops, Mapping) or not self.peak_flops:
+            raise InputError("bad-value", "peak_flops names no dtype", hint='expected e.g. {"bf16": 989e12}')
+        for dtype, flops in self.peak_flops.items():
+            check_figure(f"peak_flops of {dtype}", flops)
+        check_total("links", self.links, 0, 1_000)
+        check_total("compute_units", self.compute_units, 0, 4_096)
+
 
 @dataclass(frozen=True, slots=True)
 class Nic:
@@ -51,6 +64,9 @@ class Nic:
     bytes_per_s: float
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_figure("bytes_per_s", self.bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,11 @@ class Node:
     nics: int
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_total("gpus", self.gpus, 1, 1_024)
+        check_total("domain_gpus", self.domain_gpus, 1, 100_000)
+        check_total("nics", self.nics, 1, 1_024)
 
     @property
     def island_gpus(self) -> int:
@@ -92,8 +113,12 @@ class Cluster:
     notes: tuple[str, ...] = ()
     where: str | None = None
     """`file:line` of a user's file."""
+    remarks: tuple[Diagnostic, ...] = field(default=(), compare=False, repr=False)
+    """Warnings of figures in a user's file that no hardware has."""
 
     def __post_init__(self) -> None:
+        if self.nodes is not None:
+            check_total("nodes", self.nodes, 1, 10_000_000)
         if self.domain_gpus is not None:
             check_domain_gpus(self.node, self.domain_gpus, self.where)
 

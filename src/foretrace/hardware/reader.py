@@ -10,13 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from foretrace.basics.documents import Document, Fields
+from foretrace.basics.documents import Document, Fields, Parser
 from foretrace.basics.errors import InputError
 from foretrace.basics.units import (
-    format_bandwidth,
-    format_bytes,
     format_count,
-    format_flops,
     parse_bandwidth,
     parse_bytes,
     parse_count,
@@ -25,6 +22,7 @@ from foretrace.basics.units import (
 )
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node, check_domain_gpus
 from foretrace.hardware.fabric.topology import Topology
+from foretrace.hardware.figures import FIGURES, unusual_figure
 from foretrace.hardware.topology_reader import read_ratio, read_topology
 
 if TYPE_CHECKING:
@@ -35,9 +33,6 @@ DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 
 PCIE_GEN5_BYTES_PER_S = 64e9
 """One way, 16 lanes: what a GPU without `pcie_bandwidth` is taken to have."""
-
-_RATES = (1e6, 1e15, format_bandwidth)
-"""Bandwidths that can be meant: a megabyte to a petabyte a second."""
 
 _GPU = "gpu: {memory: 80GiB, memory_bandwidth: 3.35TB/s, bf16: 989TFLOPS}"
 _NIC = "nic: {rate: 400Gbps}"
@@ -99,11 +94,7 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
         **_about(fields, base, name or "custom-gpu"),
         vendor=fields.text("vendor", base.vendor if base else "unknown"),
         architecture=fields.text("architecture", base.architecture if base else "unknown"),
-        memory_bytes=float(
-            fields.number("memory", parse_bytes, 1 << 20, 1 << 50, format_bytes)
-            if "memory" in fields
-            else _of(base).memory_bytes
-        ),
+        memory_bytes=float(_figure(fields, "memory", parse_bytes) if "memory" in fields else _of(base).memory_bytes),
         memory_bytes_per_s=_rate(fields, "memory_bandwidth", lambda: _of(base).memory_bytes_per_s),
         peak_flops={dtype: peaks[dtype] for dtype in DTYPES if dtype in peaks},
         links=links,
@@ -127,7 +118,7 @@ def read_nic(document: Document, node: yaml.Node, presets: Presets, *, base: Nic
             if text[:1] in "-+." or text.lower() in ("nan", "inf"):
                 parse_bandwidth(text, where=where)
             return presets.nic(text, where=where)
-        rate = Fields(document, node, {"nic": node}).number("nic", parse_bandwidth, *_RATES)
+        rate = _figure(Fields(document, node, {"nic": node}), "nic", parse_bandwidth, "rate")
         return Nic(f"{rate * 8 / 1e9:g}gbps", f"NIC of {rate * 8 / 1e9:g} Gb/s", rate)
     fields, base = _opened(document, node, NIC_KEYS, ("rate",), presets.nic, base, _NIC)
     rate = _rate(fields, "rate", lambda: _of(base).bytes_per_s)
@@ -188,6 +179,7 @@ def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name:
         topology=topology,
         domain_gpus=domain_gpus,
         where=None if document.shipped else document.where(node),
+        remarks=tuple(document.remarks),
     )
 
 
@@ -237,11 +229,21 @@ def _about(fields: Fields, base: Gpu | Nic | Node | Cluster | None, name: str) -
 
 def _rate(fields: Fields, name: str, default: Callable[[], float]) -> float:
     """A bandwidth in bytes per second."""
-    return float(round(fields.number(name, parse_bandwidth, *_RATES))) if name in fields else default()
+    return float(round(_figure(fields, name, parse_bandwidth))) if name in fields else default()
 
 
 def _flops(fields: Fields, name: str) -> float:
-    return float(round(fields.number(name, parse_flops, 1e9, 1e18, format_flops)))
+    return float(round(_figure(fields, name, parse_flops, "flops")))
+
+
+def _figure(fields: Fields, name: str, parse: Parser[Any], kind: str = "") -> float:
+    """Returns a figure within what is possible; a document remembers the warning for one that no hardware has."""
+    figure = FIGURES[kind or name]
+    value = float(fields.number(name, parse, figure.least, figure.most, figure.show))
+    unusual = unusual_figure(kind or name, name, value, fields.where(name))
+    if unusual is not None:
+        fields.document.remarks.append(unusual)
+    return value
 
 
 def _watts(value: str | float, *, where: str | None = None) -> float:
@@ -254,7 +256,7 @@ def _power(fields: Fields, default: float) -> float:
     """A power in watts."""
     if "power_w" not in fields:
         return default
-    return float(fields.number("power_w", _watts, 10.0, 1e5, lambda power_w: f"{power_w:,.0f} W"))
+    return _figure(fields, "power_w", _watts)
 
 
 def _count(fields: Fields, name: str, default: int, *, least: int = 1, most: int) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean
+from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.basics.units import parse_bytes, parse_count, parse_factor, parse_tokens
 from foretrace.schedules.registry import resolve
 
@@ -160,10 +161,8 @@ def read_whole_number(name: str) -> Reader:
     """Returns a reader of whole numbers, negative ones included, whose range another place checks."""
 
     def read(text: str) -> int:
-        try:
-            return int(text)
-        except ValueError:
-            return int(read_count(name)(text))
+        negative = text.strip().startswith("-")
+        return -int(read_count(name)(text.strip()[1:])) if negative else int(read_count(name)(text))
 
     return read
 
@@ -177,7 +176,7 @@ def read_number_list(name: str, least: int) -> Reader:
         except InputError:
             numbers = (-1,)
         if not all(least <= number <= _MAX_NUMBER for number in numbers):
-            problem = f"{flag_of(name)} {text}: expected whole numbers from {least} on"
+            problem = f"{flag_of(name)} {shortened(text)}: expected whole numbers from {least} on"
             raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} {INPUT_OPTIONS[name].metavar}")
         return numbers
 
@@ -205,9 +204,11 @@ def read_sizes(texts: list[str] | tuple[str, ...]) -> tuple[tuple[str, str], ...
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
-            raise UsageError("bad-value", f"--set {text}: expected NAME=VALUE", hint="example: --set moe.tokens=8192")
+            raise UsageError(
+                "bad-value", f"--set {shortened(text)}: expected NAME=VALUE", hint="example: --set moe.tokens=8192"
+            )
         if name in sizes:
-            raise UsageError("repeated-option", f"--set {name} is given twice")
+            raise UsageError("repeated-option", f"--set {shortened(name)} is given twice")
         sizes[name] = value
     return tuple(sizes.items())
 
@@ -222,12 +223,15 @@ def read_numbers(text: str, option: str, what: str, example: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            problem = f'{option} {text}: "{part}" is not a {what} or a range'
-            raise UsageError("bad-value", problem, hint=f"example: {option} {example}")
-        if int(last or first) - int(first) >= MAX_NAMED:
-            raise UsageError("out-of-range", f"{option} {text}: more than {MAX_NAMED:,} {what}s")
-        numbers.extend(range(int(first), int(last or first) + 1))
+        try:
+            low = whole_number(first)
+            high = whole_number(last, least=low) if dash else low
+        except NumberError:
+            problem = f'{option} {shortened(text)}: "{shortened(part)}" is not a {what} or a range'
+            raise UsageError("bad-value", problem, hint=f"example: {option} {example}") from None
+        if high - low >= MAX_NAMED - len(numbers):
+            raise UsageError("out-of-range", f"{option} {shortened(text)}: more than {MAX_NAMED:,} {what}s")
+        numbers.extend(range(low, high + 1))
     return numbers
 
 
@@ -246,7 +250,7 @@ def split_what_ifs(texts: list[str] | tuple[str, ...]) -> tuple[dict[str, Any], 
             known = (*HOST_WHAT_IFS, "batch=2x", "gpu=h100-sxm")
             raise UsageError(
                 "unknown-name",
-                f"--what-if {text} is not known{did_you_mean(what, known)}",
+                f"--what-if {shortened(text)} is not known{did_you_mean(what, known)}",
                 hint=f"expected NAME=FACTOR such as compute=1.1x, gpu=h200-sxm, or of a profiler trace {_REBUILDS}",
             )
         if what not in (*HOST_WHAT_IFS, "batch"):
@@ -255,10 +259,11 @@ def split_what_ifs(texts: list[str] | tuple[str, ...]) -> tuple[dict[str, Any], 
         name = "host" if what in HOST_WHAT_IFS else what
         if name in options:
             raise UsageError(
-                "repeated-option", f"--what-if {text}: {'the host' if name == 'host' else name} is given twice"
+                "repeated-option",
+                f"--what-if {shortened(text)}: {'the host' if name == 'host' else name} is given twice",
             )
         if bool(value) == (name == "host"):
-            raise UsageError("bad-value", f"--what-if {text}: expected {_REBUILDS}")
+            raise UsageError("bad-value", f"--what-if {shortened(text)}: expected {_REBUILDS}")
         options[name] = HOST_WHAT_IFS[what] if name == "host" else value
     return options, rest
 
@@ -269,6 +274,6 @@ def refuse_several(text: str) -> None:
     if comma and ("=" in first or first.strip() in HOST_WHAT_IFS) and rest.strip()[:1].isalpha():
         raise UsageError(
             "bad-value",
-            f"--what-if {text}: one at a time",
-            hint=f"repeat it: --what-if {first.strip()} --what-if {rest.strip()}",
+            f"--what-if {shortened(text)}: one at a time",
+            hint=f"repeat it: --what-if {shortened(first.strip())} --what-if {shortened(rest.strip())}",
         )

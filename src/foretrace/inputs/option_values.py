@@ -10,8 +10,9 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Literal
 
-from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.errors import InputError, did_you_mean, shown_value
 from foretrace.basics.mesh import Mesh
+from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 
 
 class Overlap(StrEnum):
@@ -55,7 +56,7 @@ def overlap_words(text: str, known: Sequence[str], every: Sequence[str], where: 
     return words
 
 
-MAX_COUNT, MAX_BYTES, MAX_ROUTING, MAX_BATCH, MAX_LAYERS = 10**12, 10**15, 1e6, 1e4, 10**5
+MAX_COUNT, MAX_BYTES, MAX_BATCH, MAX_LAYERS = 10**12, 10**15, 1e4, 10**5
 
 HostMode = Literal["profiled", "unprofiled", "none", "graphs"]
 """How the host of a profiled step runs: as recorded, without what the profiler cost it, with no time between launches,
@@ -66,10 +67,12 @@ def check_whole(name: str, value: object, least: int, most: int = MAX_COUNT) -> 
     """Raises an error unless a value is None or a whole number between `least` and `most`."""
     if value is None:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InputError(
-            "out-of-range", f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}"
-        )
+    try:
+        if not isinstance(value, int):
+            raise NumberError("bad-value", "is not a whole number")
+        whole_number(value, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, name, value, None, f"expected a whole number from {least} to {most:,}") from None
 
 
 def check_layers(value: object) -> tuple[int, ...] | None:
@@ -78,7 +81,7 @@ def check_layers(value: object) -> tuple[int, ...] | None:
         return None
     if not isinstance(value, list | tuple) or not value:
         hint = "expected whole numbers, one for each chunk"
-        raise InputError("bad-value", f"stage_layers is {value!r}", hint=hint)
+        raise InputError("bad-value", f"stage_layers is {shown_value(value)}", hint=hint)
     for count in value:
         check_whole("stage_layers", count, 1, MAX_LAYERS)
     return tuple(value)
@@ -104,20 +107,23 @@ def read_overlap(value: object) -> frozenset[Overlap]:
 def check_mesh(name: str, value: object) -> None:
     """Raises an error unless a value is None, a mesh or text."""
     if not isinstance(value, Mesh | str | None):
-        raise InputError("bad-value", f"{name} is {value!r}", hint="expected a Mesh, or text such as pp=8")
+        raise InputError("bad-value", f"{name} is {shown_value(value)}", hint="expected a Mesh, or text such as pp=8")
 
 
 def check_schedule(value: object) -> None:
     """Raises an error unless a value is None or text."""
     if not isinstance(value, str | None):
-        raise InputError("bad-value", f"schedule is {value!r}", hint='expected a name such as "zb-h1"')
+        raise InputError("bad-value", f"schedule is {shown_value(value)}", hint='expected a name such as "zb-h1"')
 
 
 def check_factor(name: str, value: object, least: float, most: float, hint: str) -> None:
     """Raises an error unless a value is a number between `least` and `most`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= float(str(value)) <= most:
-        raise InputError("out-of-range", f"{name} is {value!r}", hint=hint)
+    try:
+        if isinstance(value, str | bytes):
+            raise NumberError("bad-value", "is not a number")
+        real_number(value, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, name, value, None, hint) from None
 
 
 def read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
@@ -127,7 +133,7 @@ def read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
         return tuple((str(key), str(text)) for key, text in pairs)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         hint = 'expected names and values such as {"moe.tokens": 8192}'
-        raise InputError("bad-value", f"{name} is {value!r}", hint=hint) from None
+        raise InputError("bad-value", f"{name} is {shown_value(value)}", hint=hint) from None
 
 
 def changed_options(options: Any) -> set[str]:

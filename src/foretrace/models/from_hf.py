@@ -11,6 +11,7 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
 from foretrace.basics.files import AnyFile
+from foretrace.basics.numbers import NumberError, number_error, whole_number
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.hf_config import HfConfig, read_hf_config
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
@@ -212,12 +213,22 @@ def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
     config = reading.config
     first = config.count("first_k_dense_replace", default=0, least=0)
     dense = set(range(min(first, count)))
-    dense |= {int(text) for text in config.texts("mlp_only_layers") if text.isdecimal()}
+    dense |= _listed_layers(config, "mlp_only_layers")
     step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     if "moe_layers" in config:
-        with_experts = {int(text) for text in config.texts("moe_layers") if text.isdecimal()}
-        return frozenset(range(count)) - with_experts
+        return frozenset(range(count)) - _listed_layers(config, "moe_layers")
     return frozenset(dense | {number for number in range(count) if (number + 1) % step})
+
+
+def _listed_layers(config: HfConfig, name: str) -> set[int]:
+    """Returns the layers of a list; one that the model does not have, as `[-1]` for none, is not counted."""
+    layers: set[int] = set()
+    for text in config.texts(name):
+        try:
+            layers.add(whole_number(text, least=-1, most=10 * MAX_LAYERS))
+        except NumberError as error:
+            raise number_error(error, name, text, config.where(name), "expected numbers of layers") from None
+    return layers
 
 
 def _deepseek(reading: _Reading) -> Model:
@@ -306,7 +317,11 @@ def _model(
     config = reading.config
     attention = layers[0].attention
     rotates = isinstance(attention, LatentAttention) or attention.rope
-    mtp = config.count("num_nextn_predict_layers", default=0, least=0) if config.model_type == "deepseek_v3" else 0
+    mtp = (
+        config.count("num_nextn_predict_layers", default=0, least=0, most=MAX_LAYERS)
+        if config.model_type == "deepseek_v3"
+        else 0
+    )
     return Model(
         name=config.name,
         hidden=config.count("hidden_size") if hidden is None else hidden,

@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, shortened
 
-_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?:/(\d{1,6}))?)?")
+_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6})(?:/([0-9]{1,6}))?)?")
 
 
 def parse_ranges(text: str, count: int, *, where: str | None = None) -> frozenset[int]:
     """The layers that a text names, all below `count`."""
     layers: set[int] = set()
-    for part in text.split(","):
+    parts = text.split(",")
+    if len(parts) > count:
+        problem = f"{len(parts):,} layers and ranges are named of {count:,} layers"
+        raise InputError("out-of-range", problem, where=where, hint="name every layer once")
+    for part in parts:
         match = _PART.fullmatch(part.strip())
         if match is None or match[3] == "0" or (match[2] and int(match[2]) < int(match[1])):
             raise InputError(
-                "bad-value", f'"{part.strip()}" names no layers', where=where, hint="for example 0-2 or 1-35/2 or 3,7"
+                "bad-value",
+                f'"{shortened(part.strip())}" names no layers',
+                where=where,
+                hint="for example 0-2 or 1-35/2 or 3,7",
             )
         last = int(match[2] or match[1])
         if last >= count:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -10,11 +9,14 @@ from typing import Any, Final
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
+from foretrace.basics.numbers import NumberError, number_error, real_number
 from foretrace.models.compose import MAX_LAYERS
 from foretrace.schedules.registry import resolve
 from foretrace.workload.layout import parse_layout
 from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
 
+MAX_ROUTING: Final = 1e6
+"""The busiest rank over the mean: no job has as many ranks that share experts."""
 MAX_TOKENS: Final = 100_000_000
 """Of a sequence: ten times the longest context that any model offers."""
 
@@ -44,12 +46,11 @@ def check_plan(plan: Plan) -> Plan:
         raise InputError("bad-value", f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
     routing = tuple(plan.routing) if isinstance(plan.routing, tuple | list) else plan.routing
     for factor in routing if isinstance(routing, tuple) else (routing,):
-        if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 1):
-            raise InputError(
-                "out-of-range",
-                f"routing is {factor}",
-                hint="expected how many times the mean the busiest rank receives, 1 or more",
-            )
+        try:
+            real_number("" if isinstance(factor, str | bytes) else factor, least=1.0, most=MAX_ROUTING)
+        except NumberError as error:
+            hint = "expected how many times the mean the busiest rank receives, 1 or more"
+            raise number_error(error, "routing", factor, None, hint) from None
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
     documents = _numbers("documents", plan.documents)
     lists: dict[str, Any] = {name: _words(name, getattr(plan, name), known) for name, known in WORD_LISTS.items()}

@@ -24,7 +24,7 @@ MAX_SYMBOLS: Final = 2 * MAX_LAYERS
 _EXAMPLE: Final = "for example 'Et*4|(t*4|)*14tmL'"
 _MIN_RUN: Final = 3
 """Equal letters in a row that are written as a repetition; Megatron's own examples write `tt`."""
-_REPEATED: Final = re.compile(r"\*\s*(\d+)")
+_REPEATED: Final = re.compile(r"\*\s*([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def test_json_with_tabs_and_escapes_reads_as_written() -> None:
         ("- name\n", "note.yaml:1", "expected a mapping with rate"),
         ("? [name]\n: a\n", "note.yaml:1", "expected a field name"),
         ("<<: {name: a}\n", "note.yaml:1", 'field "<<" is not known'),
-        ("&again [*again]\n", "note.yaml:1", "expected a mapping with rate"),
+        ("&again [*again]\n", "note.yaml:1", "an alias stands for what it is part of"),
     ],
 )
 def test_wrong_mappings(text: str, where: str, problem: str) -> None:

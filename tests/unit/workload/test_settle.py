@@ -63,8 +63,8 @@ def test_choices_that_are_made_are_not_said() -> None:
         (Plan(8, recompute="full", recompute_layers=99), "recompute_layers is 99"),
         (Plan(8, documents=(100, 20)), "documents add up to 120 tokens, seq_len is 128"),
         (Plan(8, precision="fp9"), 'precision "fp9" is not known; did you mean fp8'),  # type: ignore[arg-type]
-        (Plan(8, routing=0.5), "routing is 0.5"),
-        (Plan(8, routing=float("nan")), "routing is nan"),
+        (Plan(8, routing=0.5), "routing 0.5 is less than 1"),
+        (Plan(8, routing=float("nan")), "routing nan is not a finite number"),
         (Plan(8, pp=8, stage_layers=(4, 4)), "stage_layers has 2 parts of 8 layers"),
         (Plan(16, pp=16), "8 layers cannot fill 16 parts"),
     ],
@@ -229,6 +229,6 @@ def test_routing_may_differ_by_layer() -> None:
     assert any("up to 1.5 times the mean" in one.message for one in setting.diagnostics)
     with pytest.raises(InputError, match="routing is of 2 layers, qwen3-30b-a3b has 48"):
         settle(mixture, Plan(gpus=8, ep=8, routing=(1.0, 1.5)))
-    with pytest.raises(InputError, match=r"routing is 0\.5") as caught:
+    with pytest.raises(InputError, match=r"routing 0\.5 is less than 1") as caught:
         settle(mixture, Plan(gpus=8, ep=8, routing=(0.5,) * 48))
     assert caught.value.code == "out-of-range"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.option_values import (
     MAX_BYTES,
-    MAX_ROUTING,
     Overlap,
     check_factor,
     check_layers,
@@ -16,6 +15,7 @@ from foretrace.inputs.option_values import (
     check_whole,
     read_overlap,
 )
+from foretrace.workload.check_plan import MAX_ROUTING
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from foretrace.basics.errors import Diagnostic, UsageError, nearest
+from foretrace.basics.errors import Diagnostic, ForetraceError, UsageError, nearest
 from foretrace.basics.files import GivenPath
 from foretrace.inputs.base import Input
 from foretrace.models.model import Model
@@ -113,6 +113,11 @@ class ModelInput(Input):
         return self._diagnostics
 
     @property
+    def _job_file(self) -> str | None:
+        """The file that describes the plan."""
+        return next((path for path in self.paths if path.lower().endswith(_YAML)), None)
+
+    @property
     def cluster(self) -> str | None:
         """The cluster that a job file names."""
         return self._cluster
@@ -145,7 +150,7 @@ class ModelInput(Input):
             return super().read_options(texts)
         from foretrace.inputs.model.options import read_routing_file
 
-        return super().read_options({**texts, "routing": read_routing_file(routing)})
+        return super().read_options({**texts, "routing": read_routing_file(routing, len(self.model.layers))})
 
     def with_axis(self, axis: str, size: int) -> Self:
         """Changes an axis: dp through the number of GPUs, others through their field of the plan."""
@@ -166,7 +171,10 @@ class ModelInput(Input):
         if self._setting is None:
             from foretrace.workload.settle import settle
 
-            setting = settle(self.model, self.plan)
+            try:
+                setting = settle(self.model, self.plan)
+            except ForetraceError as error:
+                raise error.at(self._job_file) from None
             self._setting = setting if self._launches is None else setting.with_launches(*self._launches)
         return self._setting
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from typing import Any, Final
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean
+from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_factor
 from foretrace.inputs.option_texts import INPUT_OPTIONS, flag_of, read_number_list, read_texts, read_whole_number
 from foretrace.inputs.option_values import overlap_words
+from foretrace.workload.check_plan import MAX_ROUTING
 from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
 
+_MAX_ROUTING_BYTES: Final = 1_000_000
+"""The largest file of routing: a line for each of ten thousand layers is a tenth of it."""
 _OVERLAPS: Final = ("grad", "param", "tp", "moe", "pp")
 _NEXT_TO_LAYERS: Final = {"tp", "moe", "pp"}
 _ALL: Final = ("grad", "param", "tp", "moe")
@@ -142,7 +145,7 @@ def _overlaps(text: str) -> dict[str, bool]:
     try:
         words = overlap_words(text, _OVERLAPS, _ALL, where="--overlap")
     except InputError as error:
-        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+        raise UsageError.of(error) from None
     # Stacks have a habit for gradients and parameters; who names only others does not mean to change it.
     named = {word.strip().lower() for word in text.split(",")}
     decided = _NEXT_TO_LAYERS if named <= _NEXT_TO_LAYERS else set(_OVERLAPS)
@@ -151,11 +154,27 @@ def _overlaps(text: str) -> dict[str, bool]:
 
 def _routing(text: str) -> float:
     """Reads a factor for all layers."""
-    return 1.0 if text == "balanced" else parse_factor(text, where=f"--routing {text}")
+    return 1.0 if text == "balanced" else parse_factor(text, where=f"--routing {shortened(text)}")
 
 
-def read_routing_file(text: str) -> tuple[float, ...]:
+def read_routing_file(text: str, layers: int) -> tuple[float, ...]:
     """Reads a file with a factor on a line for each layer; `#` begins a comment."""
-    lines = read_whole(text, "routing", "a number a layer").decode("utf-8", "replace").splitlines()
+    lines = read_whole(text, "routing", "a number a layer", _MAX_ROUTING_BYTES).decode("utf-8", "replace").splitlines()
     numbered = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
-    return tuple(parse_factor(value, where=f"{text}:{number}") for number, value in numbered if value)
+    factors = tuple(_factor(value, f"{text}:{number}") for number, value in numbered if value)
+    if len(factors) != layers:
+        problem = f"the file has factors of {len(factors):,} layers, the model has {layers:,}"
+        raise InputError("bad-plan", problem, where=text, hint="expected a number for each layer")
+    return factors
+
+
+def _factor(text: str, where: str) -> float:
+    factor = parse_factor(text, where=where)
+    if not 1 <= factor <= MAX_ROUTING:
+        raise InputError(
+            "out-of-range",
+            f"routing {shortened(text)} cannot be meant",
+            where=where,
+            hint=f"the busiest rank over the mean: 1 to {MAX_ROUTING:,.0f}",
+        )
+    return factor

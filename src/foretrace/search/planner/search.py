@@ -409,7 +409,7 @@ class _Search:
         return int((held_bytes < prover.proof.simulated[best].needed_memory_bytes).sum())
 
     def _diagnostics(self, prover: Prover | None) -> tuple[Diagnostic, ...]:
-        notes = []
+        notes = list(self.machine.needed_cluster().remarks)
         reasons = {
             "do not count shared links": self.machine.network == "flow",
             "hold for any frequency, which follows from a whole step": self.closed_form.least_factor < 1,

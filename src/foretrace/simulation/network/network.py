@@ -322,7 +322,7 @@ class _Group:
         )
 
     def _notes(self) -> tuple[Diagnostic, ...]:
-        notes = [*self.question.notes, *self.network.notes]
+        notes = [*self.question.cluster.remarks, *self.question.notes, *self.network.notes]
         domains = None if self.groups.domains is None else self.groups.domains.note()
         notes += [] if domains is None else [domains]
         if self.groups.ranks.shape[1] == 1:

@@ -107,9 +107,9 @@ def script_of(text: str, path: str) -> Script:
     """Reads the words of a launch script.
 
     Raises:
-        InputError: The text is too long for a script, or is not text.
+        InputError: The text is not text.
     """
-    if len(text) > MAX_BYTES or "\0" in text:
+    if "\0" in text:
         raise InputError("wrong-format", "this is not a launch script", where=path, hint=HINT)
     return read_script(text.replace("\r\n", "\n"), path)
 
@@ -123,6 +123,9 @@ def script_arguments(script: Script, expected: str = "num-layers") -> Arguments:
         for words in script.variables.values():
             options |= _options(words)
     if not options:
+        unclosed = next((note for note in script.diagnostics if note.code == "bad-syntax"), None)
+        if unclosed is not None:
+            raise InputError("bad-syntax", unclosed.message, where=unclosed.where, hint=HINT)
         raise InputError("wrong-format", "no arguments are found", where=script.path, hint=HINT)
     return Arguments(script.path, options, tuple(script.diagnostics))
 

@@ -169,7 +169,7 @@ def _key_value(option: str, value: OptionValue) -> OptionValue:
     if _KEYS[option].inverted:
         return not value
     if option == "moe-layer-freq" and isinstance(value, str):
-        runs = re.findall(r"\[([01])\]\*(\d+)", value)
+        runs = re.findall(r"\[([01])\]\*([0-9]+)", value)
         return tuple(flag for flag, count in runs for _ in range(int(count)))
     return value
 

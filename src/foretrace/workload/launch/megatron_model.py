@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError, shortened
+from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 from foretrace.models import presets
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
@@ -22,6 +23,8 @@ _POSITIONS: Final[dict[str, PositionKind]] = {
     "learned_absolute": "learned",
     "none": "none",
 }
+_PATTERN: Final = re.compile(r"\(?\[[01,]+\](\*[0-9]{1,5})?(\+\[[01,]+\](\*[0-9]{1,5})?)*\)?")
+"""Lists of flags as Python adds and repeats them: `([0]*3+[1]*58)`."""
 _ABOUT: Final = ("name", "title", "published_parameters", "sources", "notes", "seq_len")
 """Fields of a model that do not change what a step of a plan does."""
 
@@ -30,7 +33,7 @@ def read_model(reading: Reading) -> Model:
     """Returns the model that arguments describe."""
     reading.has("max-position-embeddings")  # Megatron asks for it whatever the kind of positions
     count, hidden = reading.count("num-layers", most=MAX_LAYERS), reading.count("hidden-size")
-    rms = reading.text("normalization", "LayerNorm") == "RMSNorm"
+    rms = reading.word("normalization", "LayerNorm", ("LayerNorm", "RMSNorm")) == "RMSNorm"
     kind = _position_kind(reading)
     experts = _experts(reading, hidden)
     dense = _dense_layers(reading, count) if experts else frozenset()
@@ -45,7 +48,7 @@ def read_model(reading: Reading) -> Model:
         tied=not reading.has("untie-embeddings-and-output-weights"),
         positions=reading.count("max-position-embeddings") if kind == "learned" else 0,
         position_kind=kind,
-        mtp=reading.count("mtp-num-layers", 0, least=0),
+        mtp=reading.count("mtp-num-layers", 0, least=0, most=MAX_LAYERS),
         dropout=_drops(reading),
         seq_len=reading.count("seq-length", 4096),
         title=name,
@@ -57,10 +60,16 @@ def _drops(reading: Reading) -> bool:
     if not reading.has("hidden-dropout") or not reading.has("attention-dropout"):
         names = " or ".join(map(reading.args.shown, ("hidden-dropout", "attention-dropout")))
         reading.say("assumed", f"{names} is not given: Megatron's default, 0.1")
+    return max(_dropout(reading, name) for name in ("hidden-dropout", "attention-dropout")) > 0
+
+
+def _dropout(reading: Reading, name: str) -> float:
+    text = reading.text(name, "0.1")
     try:
-        return any(float(reading.text(name, "0.1")) > 0 for name in ("hidden-dropout", "attention-dropout"))
-    except ValueError:
-        raise InputError("bad-value", "a dropout is no number", where=reading.args.where("hidden-dropout")) from None
+        return real_number(text, most=1)
+    except NumberError as error:
+        shown = reading.args.shown(name)
+        raise number_error(error, shown, text, reading.args.where(name), "a dropout is from 0 to 1") from None
 
 
 def _position_kind(reading: Reading) -> PositionKind:
@@ -145,19 +154,22 @@ def _experts(reading: Reading, hidden: int) -> Experts | None:
 def _dense_layers(reading: Reading, count: int) -> frozenset[int]:
     """Layers without experts: `--moe-layer-freq` 2 leaves out the odd ones, `([0]*3+[1]*58)` says each."""
     text = reading.text("moe-layer-freq", "1").replace(" ", "")
-    if text.isdecimal() and int(text):
-        return frozenset(number for number in range(count) if number % int(text))
-    pattern: list[int] = []
-    if re.fullmatch(r"\(?\[[01,]+\](\*\d{1,5})?(\+\[[01,]+\](\*\d{1,5})?)*\)?", text):
-        for flags, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", text):
-            pattern += [int(flag) for flag in flags.split(",") if flag] * int(times or 1)
-    if len(pattern) != count:
+    runs = _PATTERN.fullmatch(text) and [
+        ([int(flag) for flag in flags.split(",") if flag], whole_number(times or 1))
+        for flags, times in re.findall(r"\[([01,]+)\](?:\*([0-9]+))?", text)
+    ]
+    if runs and sum(len(flags) * times for flags, times in runs) == count:
+        pattern = [flag for flags, times in runs for flag in flags * times]
+        return frozenset(number for number, has_experts in enumerate(pattern) if not has_experts)
+    try:
+        every = whole_number(text, least=1)
+    except NumberError:
         given = f"{reading.args.shown('moe-layer-freq')} {shortened(text)}"
         problem = f"{given} does not say which of {count} layers have experts"
         raise InputError(
             "bad-value", problem, where=reading.args.where("moe-layer-freq"), hint="e.g. 1 or ([0]*3+[1]*58)"
-        )
-    return frozenset(number for number, has_experts in enumerate(pattern) if not has_experts)
+        ) from None
+    return frozenset(number for number in range(count) if number % every)
 
 
 def _vocab(reading: Reading) -> int:

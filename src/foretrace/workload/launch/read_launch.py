@@ -73,9 +73,7 @@ def _arguments(path: str | Path) -> tuple[Arguments, Callable[[Reading], Launche
 
 
 def _text(path: str | Path) -> str:
-    data = read_whole(path, "launch script", HINT)
-    if len(data) > MAX_BYTES:
-        raise InputError("wrong-format", "this is not a launch script", where=str(path), hint=HINT)
+    data = read_whole(path, "launch script", HINT, MAX_BYTES)
     return data.decode("utf-8-sig", "replace")
 
 

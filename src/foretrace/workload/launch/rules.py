@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, collected, printable, shortened
 from foretrace.models.model import Model
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.workload.constraints import broken
@@ -93,11 +93,8 @@ class Reading:
     @property
     def unused(self) -> list[str]:
         """The options of the file that nothing was read from, in its order."""
-        return [
-            shortened(printable(self.args.shown(name)))
-            for name in self.args.options
-            if name not in self.asked | self.ignored
-        ]
+        known = self.asked | self.ignored
+        return [shortened(printable(self.args.shown(name))) for name in self.args.options if name not in known]
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -116,7 +113,7 @@ class Reading:
         unused = self.unused
         listed = " ".join(unused[:_MAX_LISTED]) + (" …" if len(unused) > _MAX_LISTED else "")
         rest = [Diagnostic("note", "unused-flags", f"not used: {listed}", self.args.path)] if unused else []
-        return (*unknown, *guesses, *self.notes, *rest)
+        return collected((*unknown, *guesses, *self.notes, *rest))
 
 
 @dataclass(frozen=True, slots=True)

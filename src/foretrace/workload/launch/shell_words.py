@@ -10,14 +10,16 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.limits import check_limit
+from foretrace.basics.numbers import MAX_WHOLE
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _REFERENCE: Final = re.compile(
-    r"\$\(\(\s*(?P<sum>[^()]*)\)\)|\$\{(?P<braced>[A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=](?P<default>[^{}]*))?\}"
-    r"|\$(?P<plain>[A-Za-z_]\w*|\d)"
+    r"\$\(\((?P<sum>[^()]*)\)\)|\$\{(?P<braced>[A-Za-z_]\w*|[0-9]+)(?:\[[@*]\])?(?::?[-=](?P<default>[^{}]*))?\}"
+    r"|\$(?P<plain>[A-Za-z_]\w*|[0-9])"
 )
-_SUM: Final = re.compile(r"(\d{1,12})(?:\s*([*+/-])\s*(\d{1,12}))*")
+_SUM: Final = re.compile(r"([0-9]{1,12})(?:\s*([*+/-])\s*([0-9]{1,12}))*")
 _PREFIXES: Final = ("export", "declare", "local", "readonly", "set", "-a", "-x", "then", "else", "do")
 _MAX_DEPTH: Final = 20
 _MAX_EXPANDED: Final = 1_000_000
@@ -63,17 +65,18 @@ class Script:
         """
         words = self.variables[name]
         self.expanded += sum(len(word.text) + 1 for word in words)
-        if self.expanded > _MAX_EXPANDED:
-            problem = f"variables stand for more than {_MAX_EXPANDED:,} characters"
-            raise InputError("input-too-large", problem, where=self.path)
+        check_limit(self.expanded, _MAX_EXPANDED, "characters that variables stand for", self.path)
         return words
 
 
 def read_script(text: str, path: str) -> Script:
     """A script from its text, read from top to bottom; the last assignment of a variable before its use counts."""
     script = Script(path)
-    for statement in statements(text):
+    lexer = _Lexer(text)
+    for statement in lexer.run():
         _follow(script, statement)
+    if lexer.unclosed_line:
+        script.say("bad-syntax", "a quote or bracket is not closed: the rest is read as its text", lexer.unclosed_line)
     return script
 
 
@@ -90,6 +93,8 @@ class _Lexer:
     statements: list[Statement] = field(default_factory=list)
     current: Statement = field(default_factory=list)
     in_array: bool = False
+    unclosed_line: int = 0
+    """The line of a quote or bracket that is not closed; 0 where there is none."""
 
     def run(self) -> list[Statement]:
         while self.at < len(self.text):
@@ -161,6 +166,8 @@ class _Lexer:
         end = self.at + 1
         while end < len(self.text) and self.text[end] != quote:
             end += 2 if self.text[end] == "\\" and quote == '"' else 1
+        if end >= len(self.text):
+            self.unclosed_line = self.unclosed_line or self.line
         inside = self.text[self.at + 1 : end]
         self.line += inside.count("\n")
         self.at = end + 1
@@ -176,6 +183,8 @@ class _Lexer:
             end += 1
             if depth == 0:
                 break
+        if depth:
+            self.unclosed_line = self.unclosed_line or self.line
         inside = self.text[self.at : end]
         self.line += inside.count("\n")
         self.at = end
@@ -184,19 +193,21 @@ class _Lexer:
 
 def _follow(script: Script, statement: Statement) -> None:
     script.branches += (statement[0].text == "if") - (statement[0].text == "fi")
-    while statement and statement[0].text in _PREFIXES:
-        statement = statement[1:]
-    while statement and (match := _ASSIGNMENT.fullmatch(statement[0].text)):
+    at = 0
+    while at < len(statement) and statement[at].text in _PREFIXES:
+        at += 1
+    while at < len(statement) and (match := _ASSIGNMENT.fullmatch(statement[at].text)):
         name, added, value = match.groups()
-        line = statement[0].line
+        line = statement[at].line
+        at += 1
         if value == "(":
-            end = next((n for n, word in enumerate(statement) if word.text == ")"), len(statement))
-            words, statement = resolved(script, statement[1:end]), statement[end + 1 :]
+            end = next((n for n in range(at, len(statement)) if statement[n].text == ")"), len(statement))
+            words, at = resolved(script, statement[at:end]), end + 1
         else:
-            words, statement = _split(resolved(script, [Word(value, line, False)])), statement[1:]
+            words = _split(resolved(script, [Word(value, line, False)]))
         _assign(script, name, words, line, adds=bool(added))
-    if statement:
-        script.commands.append(resolved(script, statement))
+    if at < len(statement):
+        script.commands.append(resolved(script, statement[at:]))
 
 
 def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bool) -> None:
@@ -205,7 +216,10 @@ def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bo
         script.say("guessed", f"{name} is set within an if, which is not evaluated: taken as if it ran", line)
     elif before is not None and not adds and [word.text for word in before] != [word.text for word in words]:
         script.say("duplicate-name", f"{name} is given more than once: the last one counts", line)
-    script.variables[name] = [*(before or ()), *words] if adds else words
+    if adds and before is not None:
+        before += words
+    else:
+        script.variables[name] = words
 
 
 def _split(words: list[Word]) -> list[Word]:
@@ -258,10 +272,12 @@ def _calculated(text: str) -> int | None:
     """Whole numbers with * / + -, from left to right; None where it is more than that."""
     if not _SUM.fullmatch(text) or (re.search(r"[*/]", text) and re.search(r"[+-]", text)):
         return None
-    first, *rest = re.findall(r"\d+|[*+/-]", text)
+    first, *rest = re.findall(r"[0-9]+|[*+/-]", text)
     value = int(first)
     for sign, number in zip(rest[::2], map(int, rest[1::2]), strict=True):
         if sign == "/" and not number:
             return None
+        if abs(value) > MAX_WHOLE:  # a shell counts in 64 bits
+            return None
         value = {"*": value * number, "+": value + number, "-": value - number, "/": value // (number or 1)}[sign]
-    return value
+    return value if abs(value) <= MAX_WHOLE else None

@@ -12,6 +12,8 @@ from foretrace.workload.launch.arguments import Argument, Arguments, script_argu
 from foretrace.workload.launch.shell_words import Script
 from foretrace.workload.launch.torchtitan import CONFIG_FILE, SECTIONS
 
+_MAX_DOTS = 100
+
 
 def is_torchtitan(script: Script) -> bool:
     """Returns whether the words of a script are options of torchtitan."""
@@ -51,11 +53,15 @@ def toml_arguments(text: str, path: str) -> Arguments:
     Raises:
         InputError: The text is not TOML, or a section is not a table.
     """
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.partition("=")[0].count(".") > _MAX_DOTS:  # tables within tables take the square of their number
+            problem = f"a key has more than {_MAX_DOTS} dots"
+            raise InputError("too-deep", problem, where=f"{path}:{number}")
     try:
         tree = tomllib.loads(text.replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
-        line = re.search(r"at line (\d+)", str(error))
-        where = f"{path}:{line[1]}" if line else path
+        place = re.search(r"at line ([0-9]+)", str(error))
+        where = f"{path}:{place[1]}" if place else path
         raise InputError("bad-syntax", f"not valid TOML: {shortened(str(error))}", where=where) from None
     lines = _lines(text)
     options = {name: Argument(values, lines.get(name, 0), name) for name, values in _flat(tree) if values is not None}

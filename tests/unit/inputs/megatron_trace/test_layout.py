@@ -143,4 +143,4 @@ def test_options_that_traces_do_not_leave_open(tmp_path: Path) -> None:
     assert caught.value.code == "option-not-for-input"
     with pytest.raises(InputError) as refused:
         program_of(folder, vpp="layers")
-    assert refused.value.code == "out-of-range"
+    assert refused.value.code == "bad-value"

@@ -316,7 +316,7 @@ def test_flags_without_use_are_listed_once(tmp_path: Path) -> None:
         (GPT + "--recompute-granularity some", '"some" is not known'),
         (GPT + "--bf16 --fp8-format hybrid --fp8-recipe odd", '"odd" is not known'),
         (GPT + "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "no multiple of 2 stages"),
-        (GPT + "--hidden-dropout lots", "is no number"),
+        (GPT + "--hidden-dropout lots", "is not a number"),
     ],
 )
 def test_mistakes(text: str, problem: str, tmp_path: Path) -> None:
