@@ -216,7 +216,7 @@ class GivenPath:
             file.close()
 
 
-AnyFile: TypeAlias = "str | Path | InputFile"
+AnyFile: TypeAlias = str | Path | InputFile
 """A file by its name, or one whose beginning may have been looked at."""
 
 AnyPath: TypeAlias = "str | Path | InputFile | GivenPath"

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Ints
-from foretrace.basics.errors import InputError, did_you_mean, shortened
+from foretrace.basics.errors import InputError, did_you_mean, shortened, shown_value
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 """Megatron-core's default, fastest axis first."""
@@ -53,6 +54,7 @@ _Dims: TypeAlias = tuple[tuple[Axis, int], ...]
 """The axes of one decomposition with their sizes, fastest first."""
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """Sizes of the parallel axes and the order in which they number the ranks.
@@ -358,6 +360,8 @@ def _check_divides(name: str, size: int, whole: int, shown: str) -> None:
 
 
 def _check_order(order: str) -> None:
+    if not isinstance(order, str):
+        raise InputError("bad-value", f"order is {shown_value(order)}", hint=f"expected e.g. {DEFAULT_ORDER}")
     names, shown = order.split("-"), shortened(order)
     allowed = DEFAULT_ORDER.split("-")
     for name in names:

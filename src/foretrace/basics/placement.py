@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, did_you_mean
@@ -33,6 +34,7 @@ MAX_BYTES = 100_000_000
 """The largest file: a line for each of a million ranks is a third of it."""
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
     """The host of every rank, numbered from 0, and its slot (local GPU) there; both [world], read-only."""
@@ -43,6 +45,7 @@ class Placement:
     """Host names where a file gave them, by host number."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.host.ndim != 1 or self.host.shape != self.slot.shape:
             shapes = f"{self.host.shape} and {self.slot.shape}"
             raise InputError(

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
+from foretrace.basics.arguments import checked, checked_methods
 from foretrace.basics.errors import Diagnostic, InputError, UsageError, did_you_mean
+from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.placement import Placement
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
@@ -88,12 +90,14 @@ class _Cache:
     """The pricer of each GPU; machines with the same sources of prices share it."""
 
 
+@checked_methods
 class Machine:
     """The machine that a job runs on. It is immutable; `with_` makes another.
 
     A machine without a cluster runs programs that carry all their prices.
     """
 
+    @checked
     def __init__(
         self,
         cluster: Cluster | str | Path | None = None,
@@ -223,6 +227,7 @@ class Machine:
         """Returns the placement of `world` ranks and the link domains they are on."""
         if isinstance(self.placement, Placement):
             return self.placement, None
+        check_gpus(world, "world")
         key, cache = (world, mesh if self.placement is None else None), self._cache
         if key not in cache.places:
             placement, domains = (
@@ -261,7 +266,7 @@ class Machine:
         placement, domains = self._places(program.world, program.mesh)
         notes = (*notes, *self._domain_notes(cluster, placement, domains, program.mesh))
         frequency = _frequency_note(self._slowdown(cluster.gpu))
-        notes = (*notes, *book.notes, *prices.notes, *frequency, *_kernel_notes(kernels, prices))
+        notes = (*cluster.remarks, *notes, *book.notes, *prices.notes, *frequency, *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, prices, cluster, notes, domains)
@@ -321,7 +326,10 @@ class Machine:
         # Measured times of a single collective say nothing of the links that its messages meet on.
         on_links = not in_training and self.network != "analytic"
         measured = () if on_links else self._measured(cluster, slowdown)
-        return network_of(cluster, world, placement, measured, self.nccl, slowdown)
+        try:
+            return network_of(cluster, world, placement, measured, self.nccl, slowdown)
+        except InputError as error:
+            raise error.at(str(self.placement) if isinstance(self.placement, str | Path) else None) from None
 
     def _slowdown(self, gpu: Gpu) -> float:
         """Returns how many times slower SMs run in training than in a measurement of collectives."""

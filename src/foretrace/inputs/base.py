@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from foretrace.basics.arguments import checked_methods
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean, located
 from foretrace.basics.files import GivenPath, InputFile
 
@@ -63,6 +64,7 @@ class Rebuild:
     gpu: str | None = None
 
 
+@checked_methods
 class Input(ABC):
     """A job as the user gave it.
 
@@ -79,6 +81,9 @@ class Input(ABC):
     kind: ClassVar[str]
     noun: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
+
+    def __init_subclass__(cls) -> None:
+        checked_methods(cls)
 
     def __init__(self, paths: tuple[str, ...], options: Any) -> None:
         self.paths = paths
@@ -174,7 +179,7 @@ class Input(ABC):
         except UsageError:
             raise
         except InputError as error:
-            raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+            raise UsageError.of(error) from None
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

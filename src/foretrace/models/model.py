@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.errors import InputError
 
 
@@ -89,6 +90,7 @@ class Layer:
     feed_forward: Mlp | Experts
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True)
 class Model:
     """A decoder-only transformer.
@@ -121,6 +123,9 @@ class Model:
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What is assumed, and whatever is left out."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def has_experts(self) -> bool:

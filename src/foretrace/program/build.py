@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from foretrace.basics.arguments import checked, checked_methods
 from foretrace.basics.arrays import Ints
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
@@ -34,9 +35,11 @@ from foretrace.program.program import BlockInfo, Communicator, Instances, Links,
 from foretrace.program.role import RoleBuilder
 
 
+@checked_methods
 class ProgramBuilder:
     """Collects blocks, roles, communicators and resources, and makes the program of them."""
 
+    @checked
     def __init__(
         self,
         mesh: Mesh | None = None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Floats, Ints, Mask, ranges
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.program.graph import Graph
@@ -23,6 +24,7 @@ class RankTimeline:
     end_s: Floats
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True, repr=False)
 class Timeline:
     """One step, in seconds from the start of its first op, for every node of the graph.

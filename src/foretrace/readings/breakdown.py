@@ -162,7 +162,7 @@ class _Gaps:
 
     @classmethod
     def all_of(cls, parts: list[_Gaps]) -> _Gaps:
-        """Joins several sets of gaps."""
+        """Joins several sets of gaps, one at least."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def keep(self, which: Longs) -> _Gaps:

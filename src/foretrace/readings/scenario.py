@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.arrays import Mask, distinct
 from foretrace.basics.errors import InputError
 from foretrace.cost.machine import KERNEL_KINDS, Machine
@@ -23,6 +24,7 @@ MAX_FACTOR = 1e6
 """No part of a machine gets a million times as fast, or as slow."""
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """The differences from a normal run.
@@ -45,6 +47,7 @@ class Scenario:
     steady: bool | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("what_if", "stragglers", "slow_links"):
             for what, factor in getattr(self, name).items():
                 if isinstance(factor, str) and name == "what_if" and what in CHANGES:

@@ -8,6 +8,7 @@ from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 
+from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
 from foretrace.program.kernels import Kernel
@@ -75,6 +76,7 @@ class KernelPricer(Protocol):
         """Prices each kernel alone on an otherwise idle, warm GPU, in seconds, without the host's launch."""
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True)
 class PriceSources:
     """The sources that price kernels and collectives.
@@ -89,6 +91,7 @@ class PriceSources:
     kernels: KernelPricer | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         known = get_args(PriceSource)
         if self.source not in known:
             problem = f'prices "{self.source}" are not known{did_you_mean(str(self.source), known)}'

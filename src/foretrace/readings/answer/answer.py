@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
@@ -95,6 +96,7 @@ class Provenance:
     high: float
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)  # without slots: what takes long to read off is read off when it is asked for
 class Answer:
     """The answer to a simulation or a prediction.
@@ -152,6 +154,8 @@ class Answer:
 
     def stretches(self, classes: tuple[int, ...]) -> Stretches:
         """Returns when each of some rank classes was in which part of the breakdown."""
+        if not classes:
+            raise InputError("missing-argument", "no rank classes are named", where="stretches")
         return find_stretches(self.timeline, classes, self._chain)
 
     @cached_property

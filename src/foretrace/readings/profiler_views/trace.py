@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arguments import checked, checked_methods
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
@@ -34,6 +35,7 @@ from foretrace.readings.profiler_views.statistics import Spread
 _HTA_STEPS: Final = "as HTA counts: from the first work to the last, that of the last of several ProfilerSteps left out"
 
 
+@checked_methods
 class ProfilerTrace:
     """The traces of a job's ranks, one file each; one method for each question.
 
@@ -45,6 +47,7 @@ class ProfilerTrace:
     `whole_us` cuts every event to whole microseconds, as HTA reads traces that have nanoseconds.
     """
 
+    @checked
     def __init__(self, traces: Sequence[RankProfile], *, hta_steps: bool = False, whole_us: bool = False) -> None:
         if not traces:
             raise InputError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal, get_args
 
+from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.search.planner.result import Objective
 from foretrace.workload.check_plan import check_plan
@@ -38,6 +39,7 @@ MAX_WORKERS: Final = 1024
 MAX_TOP: Final = 10_000
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
     """Asks a search for something: which plans, what the best is best in, and when to stop.
@@ -76,6 +78,7 @@ class PlanRequest:
     largest: Largest | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_plan(self.plan)
         self._check_axes()
         self._check_limits()

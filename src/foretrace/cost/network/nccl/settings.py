@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl_log.observations import Observed
 from foretrace.hardware.cluster import Cluster
 
 
+@checked_methods
 @dataclass(frozen=True)
 class NcclSettings:
     """Texts as NCCL_ALGO and NCCL_PROTO take them, and files: logs of NCCL_DEBUG=INFO, dumps of its graphs and
@@ -20,6 +22,9 @@ class NcclSettings:
     algorithms: str | None = None
     protocols: str | None = None
     files: tuple[str | Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __bool__(self) -> bool:
         return bool(self.algorithms is not None or self.protocols is not None or self.files)

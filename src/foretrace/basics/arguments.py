@@ -1,0 +1,198 @@
+"""Checks the arguments of public functions and the fields of public classes against their annotations.
+
+Python does not look at annotations, and a wrong type is then an AttributeError somewhere below. `checked` makes a
+function refuse it with an `InputError` that names the argument, and `check_fields` a dataclass. Methods, which may be
+called a million times, are looked at only once they have failed: `checked_methods`. Ranges are for those who use the
+values.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable as CallableType
+from dataclasses import fields
+from importlib import import_module
+from io import IOBase
+from itertools import islice
+from numbers import Integral, Real
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from foretrace.basics.errors import InputError, shown_value
+
+_MAX_ITEMS: Final = 1000
+"""Items of a sequence or mapping that are looked at; those after are for those who use them."""
+_MAX_DIGITS: Final = 256
+"""Binary digits of a whole number; larger ones are not even counts of atoms."""
+
+Matcher = Callable[[Any], bool]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = TypeVar("Kind", bound=type)
+
+
+def checked(function: Function) -> Function:
+    """Returns a function that refuses arguments of other types than its annotations state."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        _check_bound(function, signature.bind(*args, **kwargs))  # a missing argument is a TypeError, as elsewhere
+        return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def checked_methods(kind: Kind) -> Kind:
+    """Makes the public methods of a class blame arguments of other types than their annotations state.
+
+    A method that fails in any way is an `InputError` where an argument is wrong, and its own error otherwise.
+    """
+    for name, attribute in list(vars(kind).items()):
+        if not name.startswith("_") and inspect.isfunction(attribute):
+            setattr(kind, name, _blaming(attribute))
+        elif not name.startswith("_") and isinstance(attribute, classmethod):
+            setattr(kind, name, classmethod(_blaming(attribute.__func__)))
+    return kind
+
+
+def _blaming(function: Callable[..., Any]) -> Callable[..., Any]:
+    if not function.__annotations__.keys() - {"return"}:
+        return function
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError):
+            try:
+                bound = inspect.signature(function).bind(*args, **kwargs)
+            except TypeError:  # a missing argument
+                bound = None
+            if bound is not None:
+                _check_bound(function, bound)
+            raise
+
+    return wrapper
+
+
+def _check_bound(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    """Raises an error where an argument does not have the type that its annotation states."""
+    matchers = _matchers(function)
+    for name, value in bound.arguments.items():
+        annotation, matches = matchers.get(name, ("", _anything))
+        kind = bound.signature.parameters[name].kind
+        values = value.values() if kind is kind.VAR_KEYWORD else value if kind is kind.VAR_POSITIONAL else (value,)
+        for each in values:
+            if not matches(each):
+                raise _refusal(function.__name__.strip("_"), name, annotation, each) from None
+
+
+def check_fields(instance: Any) -> None:
+    """Raises an error where a field of a dataclass does not have the type that its annotation states."""
+    kind: Any = type(instance)
+    for name, (annotation, matches) in _matchers(kind).items():
+        value = getattr(instance, name)
+        if not matches(value):
+            raise _refusal(kind.__name__, name, annotation, value)
+
+
+def _refusal(owner: str, name: str, annotation: str, value: object) -> InputError:
+    problem = f"{name} is {shown_value(value)}"
+    return InputError("bad-value", problem, where=owner, hint=f"expected {annotation}")
+
+
+@functools.cache
+def _matchers(owner: Any) -> dict[str, tuple[str, Matcher]]:
+    """Returns how to check each argument of a function or field of a dataclass, and its annotation as text."""
+    if isinstance(owner, type):
+        annotations = {field.name: field.type for field in fields(owner) if field.init}
+    else:
+        annotations = {name: kind for name, kind in owner.__annotations__.items() if name != "return"}
+    names = _Names(vars(sys.modules[owner.__module__]))
+    matchers = {}
+    for name, annotation in annotations.items():
+        try:
+            kind = eval(annotation, {}, names) if isinstance(annotation, str) else annotation
+        except NameError:  # imported for type checkers only, and not a public name
+            continue
+        matchers[name] = (str(annotation), _matcher(kind))
+    return matchers
+
+
+class _Names(dict[str, Any]):
+    """The names that annotations of a module refer to; public ones may be imported for type checkers only."""
+
+    def __missing__(self, name: str) -> Any:
+        try:
+            return getattr(import_module(__name__.partition(".")[0]), name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
+def _matcher(kind: Any) -> Matcher:
+    """Returns a function that says whether a value is of a type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        parts = [_matcher(part) for part in arguments]
+        return lambda value: any(matches(value) for matches in parts)
+    if origin is Literal:
+        return lambda value: isinstance(value, str | int) and value in arguments
+    if isinstance(origin, type) and issubclass(origin, tuple | list | set | frozenset | Sequence):
+        return _items_matcher(origin, arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, item = map(_matcher, arguments)
+        return lambda value: (
+            isinstance(value, origin)
+            and all(key(name) and item(each) for name, each in islice(value.items(), _MAX_ITEMS))
+        )
+    if origin is CallableType:
+        return callable
+    plain = origin or kind
+    if plain is Iterable:
+        return lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes | IOBase)
+    if plain is Any or plain is object:
+        return _anything
+    if plain is None or plain is type(None):
+        return lambda value: value is None
+    if not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
+        return _anything
+    return _plain_matcher(plain)
+
+
+def _plain_matcher(kind: type) -> Matcher:
+    if kind is float:
+        return lambda value: isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
+    if kind is int:
+        return lambda value: (
+            isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= _MAX_DIGITS
+        )
+    return lambda value: isinstance(value, kind)
+
+
+def _items_matcher(origin: Any, arguments: tuple[Any, ...]) -> Matcher:
+    if origin is tuple and Ellipsis not in arguments:
+        each = [_matcher(part) for part in arguments]
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(each)
+            and all(matches(item) for matches, item in zip(each, value, strict=True))
+        )
+    item = _matcher(arguments[0])
+    return lambda value: (
+        isinstance(value, origin) and not isinstance(value, str | bytes) and all(map(item, islice(value, _MAX_ITEMS)))
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _anything(_: Any) -> bool:
+    return True
