@@ -31,7 +31,7 @@ from output_jobs import JOBS, words_of, write_inputs
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SECOND_WRITER_EVERY = 5
-SLOW_S = 0.004
+SLOW_S = 0.003
 """Waited before and after every piece, flush and rename of a slow write."""
 
 OLD = b"old content\n" * 500
@@ -64,7 +64,7 @@ def slowed_down(notify: Callable[[], None]) -> None:
     def slow_write(self: outputs._OutputFile, data: bytes) -> int:
         notify()
         time.sleep(SLOW_S)
-        return write(self, bytes(data)[: max(len(data) // 4, 1)])  # the rest comes with the next call
+        return write(self, bytes(data)[: max(len(data) // 2, 1)])  # the rest comes with the next call
 
     def slow_fsync(descriptor: int) -> None:
         time.sleep(SLOW_S)
