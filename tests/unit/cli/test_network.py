@@ -197,7 +197,7 @@ def test_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("send", "1MiB", "--ranks", "4", *ON), 3, "between 2 ranks"),
         (("all-reduce", "1MiB", "--plot", "out.png", *ON), 2, "SVG"),
         (("all-reduce", "1MiB", "--heatmap", "out.svg", *ON), 2, "--network flow"),
-        (("all-reduce", "1MiB", "--plot", "a.svg", "-o", "a.svg", *ON), 2, "written over"),
+        (("all-reduce", "1MiB", "--plot", "a.svg", "-o", "a.svg", *ON), 2, "[output-overwrites-input]"),
         (("all-reduce", "1MiB", "--nccl-algo", "rign", *ON), 3, "Ring"),
         (("broadcast", "1MiB", "--nccl-algo", "tree", *ON), 3, "no way to run"),
         (("dispatch", "1MiB", "--way", "style=pigeon", *ON), 3, "does not say how"),
