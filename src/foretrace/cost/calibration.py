@@ -306,7 +306,10 @@ def _made_of(fields: Fields) -> MadeOf:
     input_kind: InputKind | None = next((known for known in KINDS if known == kind), None)
     if input_kind is None:
         raise InputError(
-            "unknown-name", f'kind "{kind}" is not known', where=fields.where("kind"), hint=f"known: {', '.join(KINDS)}"
+            "unknown-name",
+            f'kind "{printable(shortened(kind))}" is not known',
+            where=fields.where("kind"),
+            hint=f"known: {', '.join(KINDS)}",
         )
     counts = {name: int(_number(fields, name)) for name in ("kernels", "collectives", "products", "rows")}
     sizes = {name: _number(fields, name) for name in ("step_s", "busy", "slower", "flops")}
@@ -326,7 +329,10 @@ def _host(root: Fields) -> HostFit | None:
     style = fields.text("style", "eager")
     if style not in ("eager", "compiled"):
         raise InputError(
-            "unknown-name", f'style "{style}" is not known', where=fields.where("style"), hint="known: eager, compiled"
+            "unknown-name",
+            f'style "{printable(shortened(style))}" is not known',
+            where=fields.where("style"),
+            hint="known: eager, compiled",
         )
     launch_s = _number(fields, "launch_s", above_zero=True, most=MAX_LAUNCH_S)
     launches = int(_number(fields, "launches"))
