@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,25 +113,29 @@ def _matchers(owner: Any) -> dict[str, tuple[str, Matcher]]:
         annotations = {field.name: field.type for field in fields(owner) if field.init}
     else:
         annotations = {name: kind for name, kind in owner.__annotations__.items() if name != "return"}
-    names = _Names(vars(sys.modules[owner.__module__]))
+    names = _Names(sys.modules[owner.__module__])
     matchers = {}
     for name, annotation in annotations.items():
         try:
             kind = eval(annotation, {}, names) if isinstance(annotation, str) else annotation
-        except NameError:  # imported for type checkers only, and not a public name
+        except NameError:
             continue
         matchers[name] = (str(annotation), _matcher(kind))
     return matchers
 
 
 class _Names(dict[str, Any]):
-    """The names that annotations of a module refer to; public ones may be imported for type checkers only."""
+    """The names that annotations of a module refer to; it may import some of them for type checkers only."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        super().__init__(vars(module))
+        self._module = module
 
     def __missing__(self, name: str) -> Any:
-        try:
-            return getattr(import_module(__name__.partition(".")[0]), name)
-        except AttributeError:
-            raise KeyError(name) from None
+        home = re.search(rf"^ +from (\S+) import [^\n]*\b{name}\b", inspect.getsource(self._module), re.MULTILINE)
+        if home is None:
+            raise KeyError(name)
+        return getattr(import_module(home[1]), name)
 
 
 def _matcher(kind: Any) -> Matcher:

@@ -125,7 +125,9 @@ class Document:
                         f"the {self.noun} stands for more than {limited(MAX_NODES):,} values", self.where(node)
                     )
             elif sizes.get(id(node)) == 0:
-                raise InputError("bad-syntax", "an alias stands for what it is part of", where=self.where(node))
+                raise InputError(
+                    "bad-syntax", "an alias stands for what it is part of", where=self.where(node), hint=self.expected
+                )
             elif id(node) not in sizes:
                 children = list(node.value) if isinstance(node, yaml.SequenceNode) else []
                 if isinstance(node, yaml.MappingNode):

@@ -43,7 +43,7 @@ def bounded(message: object) -> str:
     message = one_line(message)
     if len(message) > _PLAIN:
         message = _REPEATED.sub(_shortened_match, message)
-    return _cut(message, _MAX_MESSAGE)
+    return message if len(message) <= _MAX_MESSAGE else f"{message[: 2 * MAX_SHOWN]}…{message[-_PLAIN:]}"
 
 
 def _shortened_match(match: re.Match[str]) -> str:

@@ -21,6 +21,7 @@ from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.limits import check_gpus
 
 if TYPE_CHECKING:
     import yaml
@@ -71,6 +72,7 @@ class Placement:
                 f"cannot place {world} ranks on hosts of {gpus_per_host} GPUs",
                 hint="both must be at least 1",
             )
+        check_gpus(max(world, gpus_per_host), "placement")
         host, slot = np.divmod(np.arange(world, dtype=np.int32), np.int32(gpus_per_host))
         return cls(host if host_numbers is None else host_numbers[host].astype(np.int32), slot)
 
@@ -79,6 +81,7 @@ class Placement:
         """The placement of ``world`` ranks that a file gives; see the module for the kinds of file."""
         if world < 1:
             raise InputError("out-of-range", f"cannot place {world} ranks", hint="a world has at least 1")
+        check_gpus(world, "placement")
         document = Document(str(path), "placement", _EXPECTED, _YAML_FORM)
         return _placed(_seats(document, world), document.path, world)
 
