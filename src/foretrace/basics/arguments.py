@@ -102,8 +102,13 @@ def check_fields(instance: Any) -> None:
 
 
 def _refusal(owner: str, name: str, annotation: str, value: object) -> InputError:
-    problem = f"{name} is {shown_value(value)}"
-    return InputError("bad-value", problem, where=owner, hint=f"expected {annotation}")
+    """Returns the error for a wrong argument; a number is out of range, and a word of a few is an unknown name."""
+    code = "bad-value"
+    if isinstance(value, Real) and not isinstance(value, bool) and re.search(r"\b(int|float)\b", annotation):
+        code = "out-of-range"
+    elif isinstance(value, str) and annotation.startswith("one of"):
+        code = "unknown-name"
+    return InputError(code, f"{name} is {shown_value(value)}", where=owner, hint=f"expected {annotation}")
 
 
 @functools.cache
@@ -120,7 +125,9 @@ def _matchers(owner: Any) -> dict[str, tuple[str, Matcher]]:
             kind = eval(annotation, {}, names) if isinstance(annotation, str) else annotation
         except NameError:
             continue
-        matchers[name] = (str(annotation), _matcher(kind))
+        words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
+        text = f"one of {', '.join(map(str, words))}" if words else str(annotation)
+        matchers[name] = (text, _matcher(kind))
     return matchers
 
 

@@ -33,5 +33,5 @@ def is_file(path: Path) -> bool:
     """Whether there is such a file; what cannot even be a file's name is none."""
     try:
         return path.is_file()
-    except OSError:
+    except (OSError, ValueError):
         return False

@@ -1,4 +1,4 @@
-"""Option texts that cannot be meant end with a code and a short line: never a traceback, an endless range or an echo."""
+"""Option texts that cannot be meant end with a code and a short line: no traceback, no endless range."""
 
 from __future__ import annotations
 
