@@ -12,6 +12,7 @@ from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.limits import check_limit, limited, too_large
 from foretrace.basics.numbers import MAX_REAL
 from foretrace.program.columns import COLUMNS, ONE_TO_ONE, Category, Collective, Kind, Phase, label
+from foretrace.program.dispatch import COPIES, parse_dispatch
 from foretrace.program.kernels import MAX_FLOPS, MAX_MOVED_BYTES, parse_kernels
 from foretrace.program.program import Communicator, Program, Resource
 from foretrace.program.rendezvous import Members, check_rendezvous
@@ -19,6 +20,8 @@ from foretrace.program.rendezvous import Members, check_rendezvous
 MAX_ROWS = 1 << 25
 """Rows of a table at most once it is unrolled: ops of all roles, waits, members of groups. A row takes tens of bytes. A
 file of a few kilobytes can repeat a row billions of times."""
+
+MAX_OVERRIDES = 1 << 20
 
 MAX_PAIRS = 1 << 27
 """Roles times communicators at most, for which there is a table."""
@@ -39,6 +42,7 @@ Rows = NDArray[np.generic]
 
 def check(program: Program) -> None:
     """Raises an error that names the block and op, or the ranks, where the program makes no sense."""
+    check_limit(len(program.instances.override_column), MAX_OVERRIDES, "overrides", None)
     _check_names(program)
     _check_ranks(program)
     _check_group_sizes(program)
@@ -245,7 +249,7 @@ def _check_columns(program: Program) -> None:
 
 def _check_overrides(program: Program) -> None:
     instances = program.instances
-    for column, value in zip(instances.override_column, instances.override_value.tolist(), strict=True):
+    for column in dict.fromkeys(instances.override_column):
         if column not in COLUMNS:
             raise InputError("invalid-program", f"placements.override_column: there is no column {shortened(column)}")
         if column in ("kind", "communicator", "collective"):
@@ -254,8 +258,10 @@ def _check_overrides(program: Program) -> None:
             )
         dtype = COLUMNS[column][0]
         if np.issubdtype(dtype, np.integer):
-            limits = np.iinfo(dtype)
-            if not (math.isfinite(value) and value == math.floor(value) and limits.min <= value <= limits.max):
+            limits, values = np.iinfo(dtype), _overrides(program, column)
+            fits = (values == np.floor(values)) & (values >= limits.min) & (values <= limits.max)
+            if not fits.all():
+                value = values[np.argmin(fits)]
                 raise InputError(
                     "invalid-program",
                     f"an override sets {column} to {value:g}; it takes whole numbers from {limits.min} to {limits.max}",
@@ -339,17 +345,25 @@ MAX_BAND = 1e6
 
 
 def check_kernels(program: Program) -> None:
-    """Raises an error where computation without a duration names kernels that cannot be read."""
-    kernels = _whole(program.templates.columns["kernel"])
-    durations = program.templates.columns["duration_s"].astype(np.float64)
-    asks = (program.templates.columns["kind"] == Kind.COMPUTE) & np.isnan(durations) & (kernels >= 0)
-    numbers, first = np.unique(kernels[asks], return_index=True)
-    for number, at in zip(numbers.tolist(), first.tolist(), strict=True):
-        try:
-            parse_kernels(program.strings[number])
-        except InputError as error:
-            place = where(program, int(np.flatnonzero(asks)[at]))
-            raise InputError(error.code, f"{place}: {error.message}", hint=error.hint) from None
+    """Raises an error where ops without a duration name kernels, or ways of tokens to experts, that cannot be read."""
+    columns = program.templates.columns
+    kernels, kind = _whole(columns["kernel"]), columns["kind"]
+    asks = np.isnan(columns["duration_s"].astype(np.float64)) & (kernels >= 0)
+    readers = ((kind == Kind.COMPUTE, parse_kernels), (columns["collective"] == Collective.ALL_TO_ALL, _read_way))
+    for chosen, read in readers:
+        ops = np.flatnonzero(asks & chosen)
+        numbers, first = np.unique(kernels[ops], return_index=True)
+        for number, at in zip(numbers.tolist(), first.tolist(), strict=True):
+            try:
+                read(program.strings[number])
+            except InputError as error:
+                raise InputError(
+                    error.code, f"{where(program, int(ops[at]))}: {error.message}", hint=error.hint
+                ) from None
+
+
+def _read_way(text: str) -> object:
+    return text and text != COPIES and parse_dispatch(text)
 
 
 def _check_resources(program: Program) -> None:
@@ -412,15 +426,22 @@ def _whole(values: Rows) -> Longs:
 
 def _values(program: Program, name: str) -> Floats:
     """A column with the values that overrides give it."""
-    mine = [i for i, column in enumerate(program.instances.override_column) if column == name]
-    return np.concatenate([program.templates.columns[name].astype(np.float64), program.instances.override_value[mine]])
+    return np.concatenate([program.templates.columns[name].astype(np.float64), _overrides(program, name)])
+
+
+def _overrides(program: Program, name: str) -> Floats:
+    """Returns the values that overrides give a column."""
+    instances = program.instances
+    if name not in instances.override_column:
+        return np.empty(0)
+    return instances.override_value[[i for i, column in enumerate(instances.override_column) if column == name]]
 
 
 def _within(values: Rows, limit: int, place: str, what: str) -> None:
     numbers = values.astype(np.float64)
     outside = np.flatnonzero(~((numbers >= 0) & (numbers < limit)))
     if len(outside):
-        raise InputError("invalid-program", f"{place}[{outside[0]}]: there is no {what} {values[outside[0]]}")
+        raise InputError("invalid-program", f"{place}[{outside[0]}]: there is no {what} {values[outside[0]]:g}")
 
 
 def _starts(values: Rows, total: int, count: int, place: str) -> None:

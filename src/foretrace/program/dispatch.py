@@ -88,6 +88,11 @@ def _ways(groups: int, group: int, topk: int, first: int) -> int:
     )
 
 
+MAX_EXPERTS: Final = 100_000
+MAX_TOPK: Final = 1_000
+MAX_GROUPS: Final = 1_000
+"""Limits on a way: chances of tokens are sums over groups of binomial coefficients."""
+
 NAMES: Final = tuple(field.name for field in fields(Dispatch))
 """What a way says of itself."""
 
@@ -121,6 +126,9 @@ def parse_dispatch(text: str) -> Dispatch:
     if wrong:
         raise _unclear("bad-value", text, f"{shortened(wrong[0])} is no whole number")
     dispatch = Dispatch(style, **{name: int(value) for name, value in values.items()})
+    if dispatch.experts > MAX_EXPERTS or dispatch.topk > MAX_TOPK or dispatch.groups > MAX_GROUPS:
+        problem = f"at most {MAX_EXPERTS:,} experts, topk={MAX_TOPK} and groups={MAX_GROUPS} can be meant"
+        raise InputError("out-of-range", f'"{shortened(text)}": {problem}', hint=_HINT)
     open_experts = dispatch.experts * dispatch.chosen // max(dispatch.groups, 1)
     if not 0 < dispatch.chosen <= dispatch.groups <= dispatch.experts:
         raise _unclear(
@@ -130,11 +138,13 @@ def parse_dispatch(text: str) -> Dispatch:
         )
     if not 0 < dispatch.topk <= open_experts:
         raise InputError(
-            "out-of-range", f'"{text}": a token cannot go to {dispatch.topk} of {open_experts} experts', hint=_HINT
+            "out-of-range",
+            f'"{shortened(text)}": a token cannot go to {dispatch.topk} of {open_experts} experts',
+            hint=_HINT,
         )
     if dispatch.experts % dispatch.groups:
         problem = f"{dispatch.experts} experts are not {dispatch.groups} equal groups"
-        raise InputError("not-divisible", f'"{text}": {problem}', hint="groups divide the experts")
+        raise InputError("not-divisible", f'"{shortened(text)}": {problem}', hint="groups divide the experts")
     return dispatch
 
 
@@ -146,9 +156,11 @@ def _why_not(pair: str, values: dict[str, str]) -> str:
     if name in NAMES:
         return f"{name}=… is missing its value"
     if pair in STYLES:
-        return f'"{pair}" alone; did you mean style={pair}?'
+        return f'"{shortened(pair)}" alone; did you mean style={pair}?'
     return f'"{shortened(name if equals else pair)}" is not known (known: {", ".join(NAMES)})'
 
 
 def _unclear(code: str, text: str, why: str, hint: str = _HINT) -> InputError:
-    return InputError(code, f'"{text}" does not say how tokens go to experts{": " if why else ""}{why}', hint=hint)
+    return InputError(
+        code, f'"{shortened(text)}" does not say how tokens go to experts{": " if why else ""}{why}', hint=hint
+    )

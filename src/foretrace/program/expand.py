@@ -42,8 +42,8 @@ class Ops:
         """A column of the templates, one value per op, overrides applied."""
         values = self.program.templates.columns[name][self.template]
         instances = self.program.instances
-        mine = [i for i, column in enumerate(instances.override_column) if column == name]
-        if mine:
+        if name in instances.override_column:
+            mine = [i for i, column in enumerate(instances.override_column) if column == name]
             values = values.copy()
             values[_override_targets(self.program)[mine]] = instances.override_value[mine]
         return values

@@ -18,6 +18,7 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, located, printable, shortened
 from foretrace.basics.files import AnyFile
+from foretrace.basics.limits import check_limit
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
 from foretrace.basics.records import read_json
@@ -96,6 +97,8 @@ TIMELINE_SECTIONS: Final[dict[str, np.dtype[Any]]] = {
 _MAX_MOMENT_S: Final = 1e15
 """The latest moment of a timeline: as many ops as can be run, each as long as can be meant."""
 
+_MAX_LISTS: Final = 2_000_000
+
 _NOTHING: Final = type(None)
 _LIST: Final = (list, _NOTHING)
 _COUNT: Final = (int, _NOTHING)
@@ -115,6 +118,9 @@ Groups = tuple[tuple[int, ...], ...]
 
 def save(program: Program, path: str | Path) -> None:
     """Writes a program file; a file that is there is replaced as a whole."""
+    if not isinstance(program, Program) or not isinstance(path, str | Path):
+        problem = "save takes a program and the name of a file"
+        raise InputError("bad-value", problem, hint='save(program, "job.foretrace")')
     arrays = _arrays(program)
     _check_shapes(arrays, str(path))
     _write(path, _header(program), {name: arrays[name] for name in SECTIONS})
@@ -123,7 +129,7 @@ def save(program: Program, path: str | Path) -> None:
 def load(path: AnyFile) -> Program:
     """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
     header, arrays = read_file(path, SECTIONS)
-    return _checked(read_json(header, f"{path}: header"), arrays, path)
+    return _checked(_read_header(header, path), arrays, path)
 
 
 def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, Any]) -> None:
@@ -148,7 +154,7 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
 def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
     """Reads what `save_timeline` wrote: the timeline, and what was attached to it."""
     raw, arrays = read_file(path, SECTIONS | TIMELINE_SECTIONS)
-    header = read_json(raw, f"{path}: header")
+    header = _read_header(raw, path)
     run = header.pop("run", None) if isinstance(header, dict) else None
     given = {name: arrays.pop(name) for name in TIMELINE_SECTIONS}
     program = _checked(header, arrays, path)
@@ -168,6 +174,13 @@ def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
         raise InputError("damaged-file", "the timeline does not fit the program", where=str(path))
     timeline = Timeline(graph, ready, start, end, end_before, fields_["step_time_s"], fields_["steps_run"], notes)
     return timeline, fields_["attached"]
+
+
+def _read_header(text: bytes, path: AnyFile) -> Any:
+    """Returns the value of the header, which is JSON."""
+    # A list of nothing is three bytes in the file and takes 64 in memory.
+    check_limit(text.count(b"[") + text.count(b"{"), _MAX_LISTS, "lists and objects in the header", str(path))
+    return read_json(text, f"{path}: header")
 
 
 def _read_classes(of_rank: Column, ops: Ops, path: str) -> RankClasses:

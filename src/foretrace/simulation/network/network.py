@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError, UsageError
+from foretrace.basics.numbers import NumberError, number_error, whole_number
 from foretrace.basics.placement import Placement
 from foretrace.basics.units import format_percent, format_time, parse_bytes
 from foretrace.cost.machine import Machine, NetworkMode
@@ -159,8 +160,16 @@ def network(
         way: How tokens go to their experts, for "dispatch" and "combine": "style=deepep experts=256 topk=8".
     """
     question = ask_network(collective, machine, ranks_per_node=ranks_per_node, groups=groups, way=way)
-    count = default_ranks(question) if ranks is None else ranks
+    count = default_ranks(question) if ranks is None else _checked_count("ranks", ranks)
     return network_table(question, [parse_bytes(size_bytes, where="size")], [count]).answers[0]
+
+
+def _checked_count(name: str, value: object) -> int:
+    """Returns a count that a caller gave; raises an error where it is not a whole number."""
+    try:
+        return whole_number(value.item() if isinstance(value, np.generic) else value)
+    except NumberError as error:
+        raise number_error(error, name, value, None) from None
 
 
 def ask_network(
@@ -172,6 +181,11 @@ def ask_network(
     way: str | None = None,
 ) -> CollectiveQuestion:
     """Checks a question about a collective; the arguments are those of `network`."""
+    if not isinstance(collective, str) or not isinstance(way, str | None) or not isinstance(machine, Machine):
+        problem = "a question about a network is the name of a collective, and a machine"
+        raise InputError("bad-value", problem, hint='network("all-reduce", "1MiB", Machine("h100-dgx"))')
+    groups = _checked_count("groups", groups)
+    ranks_per_node = None if ranks_per_node is None else _checked_count("ranks_per_node", ranks_per_node)
     called = read_collective(collective, way)
     if machine.placement is not None and ranks_per_node is not None:
         problem = "a placement says how many ranks a node has"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Longs, Mask
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, shortened
 from foretrace.hardware.fabric.csr import items_of
 from foretrace.hardware.fabric.fabric import Fabric, Routes
 from foretrace.hardware.fabric.graph import FabricGraph
@@ -177,10 +177,11 @@ class Router:
 
     def _cut_off(self, source: int, target: int) -> InputError:
         labels = self._fabric.labels
-        failed = f"; failed: {', '.join(self._topology.failed)}" if self._topology.failed else ""
+        failed = f"; failed: {shortened(', '.join(self._topology.failed))}" if self._topology.failed else ""
         return InputError(
             "no-route",
             f"the network of {self._fabric.name} has no way from {labels[source]} to {labels[target]}{failed}",
+            where=self._topology.path or f"network {self._fabric.name}",
             hint="put a link back, or leave out the nodes that are cut off",
         )
 
