@@ -11,6 +11,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shlex
 import shutil
@@ -33,10 +34,12 @@ from fuzz.targets import Target, all_targets
 STATE: Final = ROOT / "build" / "fuzz"
 SLICE_S: Final = 2.0
 """CPU time that a worker spends on one target at a time."""
-KILL_S: Final = MAX_S + 5.0
-"""CPU time after which a seed is ended from outside."""
+KILL_S: Final = 3 * MAX_S
+"""CPU time after which a seed is ended from outside; it may be tried twice, with and without tracing."""
 RENEWAL_BYTES: Final = 3 << 29
 """Peak memory at which a worker is replaced by a fresh one."""
+_INNERMOST: Final = re.compile(r'/foretrace/(\S+)", line [0-9]+ in (\S+)')
+"""The first line of a dump of frames that is in the package."""
 
 
 @dataclass
@@ -146,25 +149,30 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def try_seeds(
-    target: Target, first: int, seconds: float, folder: Path, on_case: Callable[[int], None], guide: Guide | None = None
+    target: Target,
+    first: int,
+    seconds: float,
+    folder: Path,
+    on_case: Callable[[Case], None],
+    guide: Guide | None = None,
 ) -> tuple[Tally, list[tuple[Case, Fault]]]:
     """Tries the seeds of a target from `first` on, for some CPU time; at least one."""
-    tally, found = Tally(next=first), []
+    tally, faults = Tally(next=first), []
     started = time.process_time()
     seed = first
     while seed == first or time.process_time() - started < seconds:
         case = target.case(seed, guide.parents(target, seed) if guide else None)
-        on_case(seed)
+        on_case(case)
         verdict = guide.judge(target, case, folder) if guide else judge(case, folder)
         setattr(tally, verdict.outcome, getattr(tally, verdict.outcome) + 1)
         tally.slow += verdict.cpu_s > SLOW_S
         if verdict.cpu_s > tally.slowest_s:
             tally.slowest_s, tally.slowest_seed = verdict.cpu_s, seed
         tally.peak_bytes = max(tally.peak_bytes, verdict.peak_bytes)
-        found += [(case, fault) for fault in verdict.faults]
+        faults += [(case, fault) for fault in verdict.faults]
         seed += 1
     tally.next, tally.cpu_s = seed, time.process_time() - started
-    return tally, found
+    return tally, faults
 
 
 def _work(pipe: Connection, shared: Any, base: Path, dumps: Path, guided: bool) -> None:
@@ -178,8 +186,9 @@ def _work(pipe: Connection, shared: Any, base: Path, dumps: Path, guided: bool) 
         limit_memory()
         guide = Guide(dumps.parent / "pool") if guided else None
 
-        def on_case(seed: int) -> None:
-            shared[0], shared[1] = seed, time.process_time()
+        def on_case(case: Case) -> None:
+            (base / "words").write_text(json.dumps(case.words), "utf-8")
+            shared[0], shared[1] = case.seed, time.process_time()
 
         try:
             while True:
@@ -228,6 +237,14 @@ class _Worker:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") - self.shared[1]
 
+    def lost_case(self, seed: int) -> Case:
+        """Returns the input at which the process was lost, from what lies in its folder."""
+        folder = self.base / "case"
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("out")]
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        words = json.loads((self.base / "words").read_text("utf-8"))
+        return Case(self.target or "", files, tuple(words), seed)
+
     def kill(self) -> str:
         """Ends the process; returns where it was."""
         os.kill(self.process.pid, signal.SIGUSR1)
@@ -254,6 +271,7 @@ def run(
 
 
 def _run_crew(store: Store, crew: Sequence[_Worker], targets: Sequence[str], seconds: float, quiet: bool) -> None:
+    """Keeps the workers busy until the time is over."""
     deadline = time.monotonic() + seconds
     printed = time.monotonic()
     try:
@@ -288,18 +306,20 @@ def _collect(store: Store, crew: Sequence[_Worker], quiet: bool) -> None:
     for pipe in wait([worker.pipe for worker in crew], timeout=0.5):
         worker = next(worker for worker in crew if worker.pipe is pipe)
         try:
-            name, tally, found = worker.pipe.recv()
+            name, tally, faults = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             _lost(store, worker, Fault("memory", "the process was ended", "killed, most likely for its memory"), quiet)
             continue
         worker.target = None
         store.tally(name).add(tally)
-        for case, fault in found:
+        for case, fault in faults:
             _report(store, case, fault, quiet)
     for worker in crew:
         if worker.target is not None and worker.case_cpu_s() > KILL_S:
             place = worker.kill()
-            fault = Fault("hang", f"hang in compiled code {worker.target}", place[-3000:])
+            frame = _INNERMOST.search(place)
+            where = f"{frame[1]}:{frame[2]}" if frame else worker.target
+            fault = Fault("hang", f"hang in compiled code {where}", place[:3000])
             _lost(store, worker, fault, quiet)
 
 
@@ -310,8 +330,7 @@ def _lost(store: Store, worker: _Worker, fault: Fault, quiet: bool) -> None:
         tally = store.tally(worker.target)
         refused = max(seed - tally.next, 0)  # how those before it ended is lost with the worker
         tally.add(Tally(seed + 1, 0, refused, 1, 1, KILL_S, KILL_S, seed))
-        case = all_targets()[worker.target].case(seed)
-        _report(store, case, fault, quiet)
+        _report(store, worker.lost_case(seed), fault, quiet)
     worker.process.join()
     worker.start()
 
