@@ -1,7 +1,7 @@
-"""Keeps small inputs that once broke the contract, as regression tests: tests/fixtures/hostile/TARGET/NAME/.
+"""Keeps small inputs that once broke the contract, as regression tests, in tests/fixtures/hostile.
 
-A folder holds the files of the input and `words`, the command line that is run there; words and calls of the API are
-run in the folder of their target.
+`TARGET/NAME/` holds the files of an input and `words`, the command line that is run there. `lines.txt` holds command
+lines and calls of the Python API, one a line after the name of its target; they run in the folder of that target.
 """
 
 from __future__ import annotations
@@ -17,29 +17,35 @@ from fuzz.targets import all_targets
 
 CORPUS: Final = ROOT / "tests" / "fixtures" / "hostile"
 WORDS: Final = "words"
+LINES: Final = "lines.txt"
 
 
 def kept_cases(folder: Path = CORPUS) -> Iterator[tuple[str, Case]]:
     """Yields every kept input with its name, such as `kineto/number_as_category`."""
     for words in sorted(folder.glob(f"*/*/{WORDS}")):
         place = words.parent
-        target = place.parent.name.replace("--", ":")
-        files = {
-            path.relative_to(place).as_posix(): path.read_bytes()
-            for path in sorted(place.rglob("*"))
-            if path.is_file() and path != words
-        }
-        if ":" in target:
-            files = dict(all_targets()[target].samples()[0].files)
-        yield f"{place.parent.name}/{place.name}", Case(target, files, tuple(shlex.split(words.read_text("utf-8"))))
+        paths = [path for path in sorted(place.rglob("*")) if path.is_file() and path != words]
+        files = {path.relative_to(place).as_posix(): path.read_bytes() for path in paths}
+        case = Case(place.parent.name, files, tuple(shlex.split(words.read_text("utf-8"))))
+        yield f"{place.parent.name}/{place.name}", case
+    lines = folder / LINES
+    for number, line in enumerate(lines.read_text("utf-8").splitlines() if lines.is_file() else (), 1):
+        target, *rest = shlex.split(line)
+        yield f"{LINES}:{number}", Case(target, all_targets()[target].samples()[0].files, tuple(rest))
 
 
 def keep(case: Case, name: str, folder: Path = CORPUS) -> Path:
-    """Writes an input into the corpus under a name."""
-    place = folder / case.target.replace(":", "--") / name
+    """Writes an input into the corpus; a line needs no name. Returns where it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if ":" in case.target:
+        path = folder / LINES
+        lines = set(path.read_text("utf-8").splitlines()) if path.is_file() else set()
+        path.write_text("\n".join(sorted(lines | {shlex.join((case.target, *case.words))})) + "\n", "utf-8")
+        return path
+    place = folder / case.target / name
     place.mkdir(parents=True)
     (place / WORDS).write_text(shlex.join(case.words) + "\n", "utf-8")
-    for file, data in case.files.items() if ":" not in case.target else ():
+    for file, data in case.files.items():
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         (place / file).write_bytes(data)
     return place
