@@ -51,7 +51,8 @@ out.pftrace out.answer
 OPTION_VALUES: Final = (*_OPTION_VALUES.split(), f"{'9' * 4400}=2x", "E|" * 50)
 """Values of options that are right for some of them."""
 
-FILES: Final = ("job.yaml", "runs.csv", "c.yaml", "my.yaml", "my.kernels.profile", "my.collectives.csv", "routing.txt")
+FILES: Final = ("job.yaml", "runs.csv", "c.yaml", "my.yaml", "routing.txt")
+"""The files that command lines and calls name; they lie where these are run."""
 
 
 @cache

@@ -319,7 +319,7 @@ def simai_networks() -> list[Sample]:
 
 @cache
 def calibrations() -> list[Sample]:
-    """Returns a calibration: its YAML and its two tables."""
+    """Returns a calibration as it is written, one without hashes, and one of version 1, with its tables next to it."""
     import numpy as np
 
     from foretrace.cost.calibration import Calibration, FamilyFit, HostFit, MadeOf, StepFit, write_calibration
@@ -350,9 +350,14 @@ def calibrations() -> list[Sample]:
 
     before = Path.cwd()
     try:
-        return [Sample(written(write))]
+        bound = written(write)["my.yaml"]
     finally:
         os.chdir(before)
+    free = b"".join(line for line in bound.splitlines(keepends=True) if not line.startswith(b"sha256"))
+    first = "calibration: 1\ngpu: h200-sxm\nkernels: my.profile\ncollectives: my.csv\n"
+    files = {"my.yaml": first.encode(), "my.profile": kernel_profiles()[0].files["gpu.profile"]}
+    files["my.csv"] = NCCL_TESTS_TABLE.encode()
+    return [named("my.yaml", bound), named("my.yaml", free), Sample(files)]
 
 
 @cache
