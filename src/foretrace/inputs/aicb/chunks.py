@@ -58,7 +58,8 @@ class Chunks:
         self._layers = {number: _first_equal(microbatches[number].layers) for number in set(body)}
         listed = list(zip(embedding, body, head, strict=True))
         self._distinct = list(dict.fromkeys(listed))
-        self.variants = tuple(self._distinct.index(variant) for variant in listed)
+        number_of = {variant: number for number, variant in enumerate(self._distinct)}
+        self.variants = tuple(number_of[variant] for variant in listed)
         self._works: dict[object, Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
 
@@ -135,12 +136,9 @@ class Chunks:
 
 def _first_equal(parts: Iterable[Sequence[WorkloadRow]]) -> list[int]:
     """Returns for each list of rows the number of the first that does the same."""
-    known: list[tuple[int, list[object]]] = []
+    known: dict[object, int] = {}
     numbers = []
     for number, rows in enumerate(parts):
-        facts: list[object] = [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
-        same = next((first for first, others in known if others == facts), None)
-        if same is None:
-            known.append((number, facts))
-        numbers.append(number if same is None else same)
+        facts = tuple([(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows])
+        numbers.append(known.setdefault(facts, number))
     return numbers

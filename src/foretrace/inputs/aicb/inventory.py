@@ -21,6 +21,8 @@ from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, con
 from foretrace.program.columns import label
 
 SCHEMA: Final = "foretrace.workload/1"
+_MAX_KINDS: Final = 40
+"""Kinds of rows that the screen names; AICB writes fewer than 20."""
 _SCOPE: Final = "one rank, all rows as listed"
 
 
@@ -81,7 +83,9 @@ def workload_inventory(workload: Workload, title: str) -> Inventory:
 def _facts(counted: WorkloadInventory) -> Iterator[tuple[str, str]]:
     yield "format", f"{counted.policy}{SEPARATOR}{counted.version}"
     yield "rows", f"{format_count(counted.rows)} ({format_count(counted.declared_rows)} declared)"
-    yield "", SEPARATOR.join(f"{count:,} {kind}" for kind, count in counted.kinds.items())
+    kinds = [f"{count:,} {kind}" for kind, count in counted.kinds.items()]
+    more = [f"{len(kinds) - _MAX_KINDS:,} more"] if len(kinds) > _MAX_KINDS else []
+    yield "", SEPARATOR.join([*kinds[:_MAX_KINDS], *more])
     passes = (f"{name.replace('_', ' ')} {format_time(seconds)}" for name, seconds in counted.compute_s.items())
     yield "compute", f"{SEPARATOR.join(passes)} ({_SCOPE})"
     if counted.mesh is not None:

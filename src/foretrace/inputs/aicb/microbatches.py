@@ -24,6 +24,8 @@ STEP_ROWS = frozenset(
 """Rows before the first microbatch that stand for what happens once per step."""
 
 EMBEDDING = "embedding_layer"
+_MAX_NAMED = 8
+"""Microbatches that notes name one by one."""
 HEAD_ROWS = frozenset({"final_column", "embedding_norm"})
 
 
@@ -34,6 +36,11 @@ class Microbatch:
     embedding: tuple[WorkloadRow, ...]
     layers: tuple[tuple[WorkloadRow, ...], ...]
     head: tuple[WorkloadRow, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return len(self.embedding) + sum(map(len, self.layers)) + len(self.head)
 
     @property
     def line(self) -> int:
@@ -101,8 +108,10 @@ def _split_evenly(
         return listed
     body = [row for row in rows if not _is_loss(row)]
     size, rest = divmod(len(body), ga)
+    if rest or not size:  # before anything is built: ga may be any number
+        return listed
     parts = [body[i * size : (i + 1) * size] for i in range(ga)]
-    if rest or any(_facts(part) != _facts(parts[0]) for part in parts):
+    if any(_facts(part) != _facts(parts[0]) for part in parts):
         return listed
     notes.append(
         Diagnostic(
@@ -173,12 +182,16 @@ def _compare_with_header(workload: Workload, microbatches: Sequence[Microbatch],
 
 def _compare_lengths(workload: Workload, microbatches: Sequence[Microbatch], notes: list[Diagnostic]) -> None:
     longest = max(len(microbatch.layers) for microbatch in microbatches)
-    for number, microbatch in enumerate(microbatches):
-        if len(microbatch.layers) < longest:
-            message = (
-                f"microbatch {number} is cut short: it has {len(microbatch.layers)} of {longest} layers; taken as it is"
-            )
-            notes.append(Diagnostic("warning", "odd-input", message, workload.at(microbatch.line)))
+    short = [number for number, microbatch in enumerate(microbatches) if len(microbatch.layers) < longest]
+    for number in short[:_MAX_NAMED]:
+        microbatch = microbatches[number]
+        message = (
+            f"microbatch {number} is cut short: it has {len(microbatch.layers)} of {longest} layers; taken as it is"
+        )
+        notes.append(Diagnostic("warning", "odd-input", message, workload.at(microbatch.line)))
+    if len(short) > _MAX_NAMED:
+        message = f"{len(short) - _MAX_NAMED:,} more microbatches are cut short"
+        notes.append(Diagnostic("warning", "odd-input", message, workload.path))
 
 
 def _count(microbatches: int) -> str:

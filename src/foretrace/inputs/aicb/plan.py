@@ -185,7 +185,7 @@ def _schedule(
 
 
 def _check_size(structure: Structure, options: WorkloadOptions, stages: int, microbatches: int, where: str) -> None:
-    rows = sum(len(layer) for layer in structure.microbatches[0].layers)
+    rows = max(microbatch.rows for microbatch in structure.microbatches)
     if options.stage_layers is not None:
         rows = -(-rows * sum(options.stage_layers) // max(structure.layers * stages, 1))
     # A row is about two ops forward and two backward.

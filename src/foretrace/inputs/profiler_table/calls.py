@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from foretrace.basics.errors import InputError, shown
 from foretrace.inputs.profiler_table.communication import TableCollective
+from foretrace.inputs.profiler_table.format import ProfilerTable
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.step.spec import Call
 
@@ -65,6 +69,25 @@ class StepCalls:
     def _count(self, called: TableCollective) -> int:
         """Calls of one step."""
         return max(round(called.calls / self.steps), 1)
+
+
+MAX_CALLS: Final = 20_000
+"""Collectives of one step; thousands of layers and buckets make fewer."""
+
+
+def check_calls(sized: Sequence[SizedCall], steps: int, table: ProfilerTable) -> None:
+    """Raises an error where a step would have more collectives than can be run."""
+    total = 0
+    for item in sized:
+        total += max(round(item.called.calls / steps), 1)
+        if total > MAX_CALLS:
+            line = next(row.line for row in table.rows if row.name == item.called.name)
+            raise InputError(
+                "too-large",
+                f"{item.called.calls:,} calls of {shown(item.called.name)} in {steps:,} steps are more than can be run",
+                where=table.at(line),
+                hint="say how many steps the table holds: --set steps=100",
+            )
 
 
 def _calls(item: SizedCall, count: int, phase: Phase, what: str) -> list[Call]:

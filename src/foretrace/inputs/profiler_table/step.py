@@ -11,7 +11,7 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes, format_time
 from foretrace.inputs.option_values import Overlap
-from foretrace.inputs.profiler_table.calls import SizedCall, StepCalls
+from foretrace.inputs.profiler_table.calls import SizedCall, StepCalls, check_calls
 from foretrace.inputs.profiler_table.communication import TableCollective
 from foretrace.inputs.profiler_table.options import ProfilerTableOptions
 from foretrace.inputs.profiler_table.parts import TablePart
@@ -159,6 +159,7 @@ class TableStep:
                 sized.append(SizedCall(called, axis, size))
         if self.sizes.missing:
             raise missing_error(self.sizes, unsized, self.path, str(self.mesh))
+        check_calls(sized, self.steps, self.profile.table)
         for called in unsized:
             text = f"{called.name} ×{called.calls}: left out, since a table does not say between whom or how large"
             self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
