@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import ForetraceError
@@ -103,11 +103,16 @@ def rows_with(draw: st.DrawFn, chosen: list[Field]) -> TableRow:
 
 @given(tables(), st.sampled_from(["right", "left"]), st.sampled_from([None, "us", "ms", "s"]), st.booleans())
 def test_a_table_comes_back(table: ProfilerTable, align: str, unit: str | None, capital: bool) -> None:
+    own_s = [row.self_cpu_s or 0.0 for row in table.rows]
+    assume(min(own_s, default=0.0) >= 0 or sum(own_s) > 1e-3 * len(own_s))
     text = write_table(table, align=align, time_unit=unit, capital=capital)  # type: ignore[arg-type]
     (read,) = parse_tables(f"a log\n{text}its end\n", "t.txt")
     assert write_table(read, align=align, time_unit=unit, capital=capital) == text  # type: ignore[arg-type]
     assert (read.columns, read.device, read.title) == (table.columns, table.device, table.title)
-    assert read.top_level_only == table.top_level_only and not read.diagnostics
+    # Random numbers contradict each other.
+    contradicting = ("conflicting-values", "implausible-time", "implausible-rate")
+    assert read.top_level_only == table.top_level_only
+    assert all(note.code in contradicting for note in read.diagnostics)
     digit_s = {None: 5.1e-10, "us": 5.1e-10, "ms": 5.1e-7, "s": 5.1e-4}[unit]
     for before, after in zip(table.rows, read.rows, strict=True):
         _same(before, after, digit_s, table)

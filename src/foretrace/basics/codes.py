@@ -136,6 +136,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "profiled-steps": "Steps are as recorded, slowed by the profiler.",
         "changed-as-asked": "The job differs from the listed or recorded one in what was asked for.",
         "cannot-change": "A recording does not hold what a job changed in this way would do.",
+        "implausible-time": "A recorded time cannot be right: outside of its step, overlapping or far off its peers.",
+        "implausible-rate": "A recorded time means a rate that no hardware has; a unit may be mistaken.",
         "replay-differs": "The replay of a recording does not take what was recorded.",
         "duplicate-event": "A recording holds events twice; each counts once.",
         "kernel-before-launch": "Kernels begin before their launches, by more than clocks can differ.",

@@ -37,11 +37,17 @@ COLLECTIVES: Final = {
 }
 
 
+MAX_TENSOR_BYTES: Final = 10**15
+
+
 def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str | None) -> int:
     """The size of a tensor."""
     if shape is None or dtype is None:
         raise InputError("missing-field", "a communication without the shape and dtype of its tensor", where=where)
-    return prod(shape) * dtype_bytes(dtype)
+    size = prod(shape) * dtype_bytes(dtype)
+    if size > MAX_TENSOR_BYTES:
+        raise InputError("out-of-range", f"a tensor of {size:,} bytes is more than any job sends", where=where)
+    return size
 
 
 def axis_of(group: str | None, where: str | None) -> str:

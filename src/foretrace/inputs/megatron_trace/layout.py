@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.megatron_trace.calls import AXES, comm_of, group_of
 from foretrace.inputs.megatron_trace.format import BUCKET_OP, Facts, RankTrace, Run, TraceOp
@@ -113,6 +114,7 @@ def find_job(runs: Sequence[Run], mesh: Mesh | str | None) -> TraceJob:
     """The job that runs are of; `mesh` is what the user says it is."""
     facts = _same_facts(runs)
     job_mesh, notes = _find_mesh(runs, facts, mesh)
+    check_gpus(job_mesh.world, runs[0].path)  # before ranks are listed
     ex_situ = is_ex_situ(runs)
     notes += _check_one_kind(runs, ex_situ)
     if not ex_situ and len(runs) > 1:
@@ -225,7 +227,10 @@ def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | str | None) -> t
                 f"dp is {facts.dp} by name, {world} ranks over tp {tp} and pp {pp} give {dp}",
                 where=where,
             )
-        return Mesh(tp=tp, pp=pp, dp=dp, ep=facts.ep or 1), []
+        try:
+            return Mesh(tp=tp, pp=pp, dp=dp, ep=facts.ep or 1), []
+        except InputError as error:
+            raise InputError(error.code, error.message, where=where, hint=error.hint) from None
     if given is not None:
         known = {axis: named for axis in ("tp", "pp", "dp", "ep") if (named := getattr(facts, axis)) is not None}
         # The text decides whether an ep fits, not the part of the mesh that the names say.

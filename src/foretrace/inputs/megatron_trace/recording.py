@@ -29,6 +29,9 @@ from foretrace.step.spec import Call
 MIN_GAP_MS = 1e-5
 """Less than that between two ops is what numbers are rounded by."""
 
+MAX_GAP_MS = 1e9
+"""12 days, which no iteration lasts."""
+
 ItemKind = Literal["host", "compute", "call"]
 
 
@@ -94,6 +97,14 @@ def make_recording(job: TraceJob) -> Recording:
     _check_whole(job)
     meetings = _match(recording)
     _set_clocks(recording, meetings)
+    if not recording.step_s > 0:
+        trace = next(job.traces(source_of[0]))
+        raise InputError(
+            "implausible-time",
+            "the iteration takes no time: every op begins and ends at the same moment",
+            where=trace.at(trace.ops[0].line),
+            hint="durations are in milliseconds",
+        )
     return recording
 
 
@@ -173,12 +184,17 @@ def _items(job: TraceJob, trace: RankTrace) -> Iterator[Item]:
         start = op.start_ms
         if start is None or op.timestamp_ms is None:
             continue  # a mark without a time
+        if cursor is not None and start - cursor > MAX_GAP_MS:
+            days = (start - cursor) / 8.64e7
+            problem = f"{op.op} begins {days:,.0f} days after the op before it ended"
+            raise InputError("out-of-range", problem, where=trace.at(op.line), hint="times are in milliseconds")
         if cursor is not None and start - cursor > MIN_GAP_MS:
             yield Item("host", "gap", op, cursor * MS, start * MS)
         begin = start if cursor is None else max(start, cursor)
-        if op.timestamp_ms > begin or op.op in TRANSFERS or op.op in GRADIENT_OPS or op.subs:
+        end = max(op.timestamp_ms, begin)
+        if end > begin or op.op in TRANSFERS or op.op in GRADIENT_OPS or op.subs:
             yield from _op_items(job, trace, op, fused, begin)
-        cursor = max(op.timestamp_ms, begin)
+        cursor = end
 
 
 def _no_time(trace: RankTrace) -> list[Item]:
@@ -211,7 +227,8 @@ def _fused(trace: RankTrace) -> Iterator[tuple[TraceOp, TraceOp | None]]:
 
 
 def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | None, begin_ms: float) -> Iterator[Item]:
-    where, start, end = trace.at(op.line), begin_ms * MS, (op.timestamp_ms or 0.0) * MS
+    # An op that ended before the one before it, as its time says, takes no time of its own.
+    where, start, end = trace.at(op.line), begin_ms * MS, max(op.timestamp_ms or 0.0, begin_ms) * MS
     if op.op in CUT_OPS or op.op == "get_batch" or op.subs:
         kind: ItemKind = "host" if op.op == "get_batch" else "compute"
         place = job.place(job.stage(trace.rank))

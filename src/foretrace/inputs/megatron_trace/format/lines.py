@@ -147,7 +147,7 @@ def op_of(
     read = _Reader(text, op, where)
     if "duration" not in text:
         read.fail("missing-field", "duration is missing")
-    duration_ms = read.get("duration", values.milliseconds)
+    duration_ms = read.get("duration", values.duration)
     timestamp_ms = read.get("timestamp", values.milliseconds) or None
     if duration_ms is None and timestamp_ms is not None:
         read.fail("conflicting-values", "duration is None, although the op has a timestamp")
@@ -181,7 +181,7 @@ def sub_of(text: Mapping[str, str], of: str, where: str) -> SubOp:
     """The record of a sub-operation's fields as written; `of` names it in errors."""
     read = _Reader(text, of, where)
     source = read.word("trace_src_func") or ""
-    duration_ms, timestamp_ms = (read.get(key, values.milliseconds) for key in ("duration", "timestamp"))
+    duration_ms, timestamp_ms = read.get("duration", values.duration), read.get("timestamp", values.milliseconds)
     if duration_ms is None or timestamp_ms is None:
         read.fail("missing-field", f"{'duration' if duration_ms is None else 'timestamp'} is missing")
     return SubOp(

@@ -39,6 +39,7 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
             hint="take this line out, or record the rank once more",
         )
     ops = tuple([parse_line(text, f"{name}:{line}", line) for line, text in lines])
+    ops, repeated = _once(ops, lines)
     first = ops[0]
     for op in ops:
         if op.rank != first.rank:
@@ -46,7 +47,31 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
             raise InputError(
                 "conflicting-values", message, where=f"{name}:{op.line}", hint="a file holds the ops of one rank"
             )
-    return RankTrace(name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name)))
+    return RankTrace(
+        name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name), *_repeated_notes(repeated, name))
+    )
+
+
+def _once(ops: tuple[TraceOp, ...], lines: Sequence[tuple[int, str]]) -> tuple[tuple[TraceOp, ...], Sequence[TraceOp]]:
+    """Returns ops without those whose line is there twice, and these: no two ops of a rank end at the same time."""
+    if len({text for _, text in lines}) == len(lines):
+        return ops, ()
+    seen: set[str] = set()
+    repeated: list[TraceOp] = []
+    for op, (_, text) in zip(ops, lines, strict=True):
+        if text in seen and op.timestamp_ms is not None:
+            repeated.append(op)
+        seen.add(text)
+    again = {op.line for op in repeated}
+    return tuple(op for op in ops if op.line not in again), repeated
+
+
+def _repeated_notes(repeated: Sequence[TraceOp], name: str) -> list[Diagnostic]:
+    if not repeated:
+        return []
+    count = "1 line is" if len(repeated) == 1 else f"{len(repeated):,} lines are"
+    message = f"{count} there twice, the first is that of {repeated[0].op}: counted once"
+    return [Diagnostic("warning", "rows-skipped", message, f"{name}:{repeated[0].line}")]
 
 
 def _text_lines(data: bytes, name: str) -> list[tuple[int, str]]:

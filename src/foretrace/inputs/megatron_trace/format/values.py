@@ -12,6 +12,9 @@ from foretrace.basics.numbers import MAX_WHOLE, NumberError, real_number, whole_
 MAX_MS: Final = 1e15
 """The largest time: 31,000 years in milliseconds."""
 
+MAX_DURATION_MS: Final = 1e9
+"""The longest op: 12 days in milliseconds."""
+
 DTYPE_BYTES: Final = {
     "bool": 1,
     "uint8": 1,
@@ -61,8 +64,13 @@ _SHAPE = re.compile(r"(?:torch\.Size\()?\[((?:(?:0|[1-9][0-9]*)(?:, ?(?:0|[1-9][
 
 
 def milliseconds(word: str) -> float:
-    """Returns a duration or a time."""
+    """Returns a time."""
     return real_number(word, most=MAX_MS)
+
+
+def duration(word: str) -> float:
+    """Returns a duration."""
+    return real_number(word, most=MAX_DURATION_MS)
 
 
 def whole(word: str) -> int:

@@ -12,6 +12,7 @@ from foretrace.basics.limits import check_limit, check_lines
 from foretrace.basics.numbers import NumberError, number_error
 from foretrace.inputs.profiler_table.format.headings import looks_like_headings, read_headings, split_headings
 from foretrace.inputs.profiler_table.format.layout import TableLines, find_tables, read_dashes
+from foretrace.inputs.profiler_table.format.plausible import row_notes, total_notes
 from foretrace.inputs.profiler_table.format.records import Column, Field, ProfilerTable, TableRow
 from foretrace.inputs.profiler_table.format.values import (
     MISSING,
@@ -141,17 +142,20 @@ def _read(lines: Sequence[str], place: TableLines, path: str, before: Sequence[D
             )
         )
     totals = _totals(lines, place, path)
+    self_cpu_s, self_device_s = totals.get("CPU"), next((s for word, s in totals.items() if word != "CPU"), None)
+    rows = reader.rows()
+    notes += [*row_notes(rows, path), *total_notes(rows, self_cpu_s, self_device_s, where)]
     title, top_level = _title(lines, place)
     return ProfilerTable(
         path=path,
         line=place.headings + 1,
         columns=tuple(column for column in columns if column is not None),
-        rows=reader.rows(),
+        rows=rows,
         device=device,
         title=title,
         top_level_only=top_level,
-        self_cpu_total_s=totals.get("CPU"),
-        self_device_total_s=next((s for word, s in totals.items() if word != "CPU"), None),
+        self_cpu_total_s=self_cpu_s,
+        self_device_total_s=self_device_s,
         diagnostics=tuple(notes),
     )
 

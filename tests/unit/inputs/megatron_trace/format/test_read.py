@@ -82,7 +82,8 @@ def test_unknown_fields_are_kept_and_said_once() -> None:
 
 
 def test_several_iterations_are_kept_and_said() -> None:
-    trace = parse_trace(f"{FIRST}\n{SECOND}\n{FIRST}\n{SECOND}\n".encode())
+    later = f"{FIRST}\n{SECOND}\n".replace("timestamp=", "timestamp=9")
+    trace = parse_trace(f"{FIRST}\n{SECOND}\n{later}".encode())
     assert len(trace.ops) == 4
     (note,) = trace.diagnostics
     assert note.message == "get_batch 0 appears 2 times: the file holds 2 iterations"

@@ -1,0 +1,116 @@
+"""Reports numbers of a profiler table that contradict each other; each kind once, with the first line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from foretrace.basics.errors import Diagnostic, InputError, shown
+from foretrace.basics.units import format_time
+from foretrace.inputs.profiler_table.format.records import TableRow
+
+MAX_FLOPS: Final = 2e16
+"""NVIDIA's B300 has 1.5e16 FLOP/s in fp4."""
+
+_ROUNDING: Final = 0.01
+_ROUNDING_S: Final = 2e-6
+"""Times have three digits after the point, and at most of milliseconds where they are short."""
+_MAX_SHARE: Final = 1.05
+_AVERAGE_DIFFERS: Final = 0.2
+
+
+def row_notes(rows: Sequence[TableRow], path: str) -> list[Diagnostic]:
+    """Reports rows that contradict themselves.
+
+    Raises:
+        InputError: The host's own times add up to less than nothing.
+    """
+    notes = []
+    for code, describe in _CHECKS:
+        odd = [(row, text) for row in rows if (text := describe(row))]
+        if odd:
+            row, text = odd[0]
+            more = f" ({len(odd):,} such rows)" if len(odd) > 1 else ""
+            notes.append(Diagnostic("warning", code, f"{shown(row.name)} {text}{more}", f"{path}:{row.line}"))
+    own_s = sum(row.self_cpu_s or 0.0 for row in rows)
+    if own_s < 0:
+        first = next(row for row in rows if (row.self_cpu_s or 0.0) < 0)
+        raise InputError(
+            "implausible-time",
+            f"Self CPU adds up to {format_time(own_s)}: {shown(first.name)} is negative",
+            where=f"{path}:{first.line}",
+            hint="take the table again: prof.key_averages().table(row_limit=-1)",
+        )
+    return notes
+
+
+def total_notes(
+    rows: Sequence[TableRow], self_cpu_s: float | None, self_device_s: float | None, where: str
+) -> list[Diagnostic]:
+    """Reports rows that are more than the sums below their table; rows may be fewer, as tables have a row limit.
+
+    Args:
+        rows: The rows.
+        self_cpu_s: "Self CPU time total" below the table.
+        self_device_s: "Self CUDA time total" below the table. Ops and kernels both count the same time in their rows.
+        where: The place of the table.
+    """
+    own_s = sum(max(row.self_cpu_s or 0.0, 0.0) for row in rows)
+    longest_s = max((row.self_device_s or 0.0 for row in rows), default=0.0)
+    room_s = _ROUNDING_S * len(rows)
+    notes = []
+    for what, seconds, total_s in (("Self CPU of all rows", own_s, self_cpu_s), ("a row", longest_s, self_device_s)):
+        if total_s is not None and seconds > (1 + _ROUNDING) * total_s + room_s:
+            text = f"{what} takes {format_time(seconds)}, more than the total of {format_time(total_s)} below the table"
+            notes.append(Diagnostic("warning", "conflicting-values", f"{text}; rows count", where))
+    return notes
+
+
+def _negative(row: TableRow) -> str:
+    low = min(row.self_cpu_s or 0.0, row.self_device_s or 0.0)
+    return f"has a time of its own of {format_time(low)}: counted as 0" if low < 0 else ""
+
+
+def _long_self(row: TableRow) -> str:
+    for own, total in ((row.self_cpu_s, row.cpu_total_s), (row.self_device_s, row.device_total_s)):
+        # In some versions rows of kernels have no total.
+        if own is not None and total and own > (1 + _ROUNDING) * total + _ROUNDING_S:
+            return f"takes {format_time(own)} itself, more than its total of {format_time(total)}"
+    return ""
+
+
+def _other_average(row: TableRow) -> str:
+    for average, total in ((row.cpu_average_s, row.cpu_total_s), (row.device_average_s, row.device_total_s)):
+        if average is None or total is None:
+            continue
+        product = average * row.calls
+        if abs(product - total) > _AVERAGE_DIFFERS * max(product, total) + _ROUNDING_S * max(row.calls, 1):
+            times = f"{row.calls:,} calls of {format_time(average)}"
+            return f"has {times}, which is not its total of {format_time(total)}"
+    return ""
+
+
+def _never_called(row: TableRow) -> str:
+    longest = max(row.cpu_total_s or 0.0, row.self_cpu_s or 0.0, row.device_total_s or 0.0, row.self_device_s or 0.0)
+    return f"takes {format_time(longest)} in 0 calls" if not row.calls and longest > 0 else ""
+
+
+def _large_share(row: TableRow) -> str:
+    share = max(row.self_cpu_share or 0.0, row.self_device_share or 0.0)
+    return f"has a share of {100 * share:.0f} %" if share > _MAX_SHARE else ""
+
+
+def _fast(row: TableRow) -> str:
+    seconds = row.device_total_s or row.self_device_s or row.cpu_total_s
+    rate = row.flops / seconds if row.flops and seconds else row.flops_per_s or 0.0
+    return f"computes at {rate / 1e15:,.0f} PFLOP/s, which no GPU does" if rate > MAX_FLOPS else ""
+
+
+_CHECKS: Final[tuple[tuple[str, Callable[[TableRow], str]], ...]] = (
+    ("implausible-time", _negative),
+    ("conflicting-values", _long_self),
+    ("conflicting-values", _other_average),
+    ("conflicting-values", _never_called),
+    ("conflicting-values", _large_share),
+    ("implausible-rate", _fast),
+)
