@@ -146,8 +146,6 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "overlapping-kernels": "Kernels run at the same time as others of their stream, which runs one at a time.",
         "overlapping-steps": "The marks of recorded steps overlap, or are not in the order of their numbers.",
         "launch-without-kernel": "Launches have no kernel in the recording.",
-        "implausible-time": "A recorded time is over ten times that of the same work elsewhere in the recording.",
-        "implausible-rate": "Recorded work is faster than its GPU can be.",
     },
     "Prices": {
         "unpriced-op": "An op has no duration, and nothing given can price it.",
