@@ -141,7 +141,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "replay-differs": "The replay of a recording does not take what was recorded.",
         "duplicate-event": "A recording holds events twice; each counts once.",
         "kernel-before-launch": "Kernels begin before their launches, by more than clocks can differ.",
-        "kernel-out-of-order": "Kernels run in another order than their stream was given them, or after a wait for them.",
+        "kernel-out-of-order": "Kernels run in another order than their stream got them, or after a wait for them.",
         "outside-step": "Work lies far from all other recorded work, or begins long after nothing held it up.",
         "overlapping-kernels": "Kernels run at the same time as others of their stream, which runs one at a time.",
         "overlapping-steps": "The marks of recorded steps overlap, or are not in the order of their numbers.",

@@ -78,32 +78,6 @@ class Implausible:
 
 _KEPT: Final = "kept, for they are many: times of this recording may be wrong"
 
-_CHECKS: Final[tuple[tuple[str, str, Callable[[RecordedWork, Mask], Mask]], ...]]
-
-
-def check_work(work: RecordedWork) -> tuple[RecordedWork, Mask, list[Implausible]]:
-    """Returns the work with mended times, which rows are kept, and what was found."""
-    kept = np.ones(len(work.start_s), dtype=bool)
-    findings: list[Implausible] = []
-    for code, text, check in _CHECKS:
-        rows = np.flatnonzero(check(work, kept) & kept)
-        if not len(rows):
-            continue
-        if len(rows) > max(2, _FEW * len(kept)) or len(rows) == kept.sum():
-            findings.append(Implausible(code, rows, text, _KEPT))
-            continue
-        kept[rows] = False
-        work, placed = _placed(work, kept, rows, in_place=check is _across_others)
-        kept[placed] = True
-        left = np.setdiff1d(rows, placed)
-        outcomes = ((placed, "put where its stream would have run it"), (left, "left out"))
-        findings += [Implausible(code, some, text, outcome) for some, outcome in outcomes if len(some)]
-    rows = np.flatnonzero(_stalled(work, kept))
-    if len(rows):
-        text = "begins long after its launch, on an idle device"
-        findings.append(Implausible("outside-step", rows, text, "kept as recorded"))
-    return work, kept, findings
-
 
 def _placed(work: RecordedWork, kept: Mask, rows: Longs, *, in_place: bool) -> tuple[RecordedWork, Longs]:
     """Returns work with `rows` after what was issued before them on their queues, and which rows could be placed so.
@@ -242,13 +216,38 @@ def _stalled(work: RecordedWork, kept: Mask) -> Mask:
     return stalled
 
 
-_CHECKS = (
+_CHECKS: Final[tuple[tuple[str, str, Callable[[RecordedWork, Mask], Mask]], ...]] = (
     ("kernel-before-launch", "begins before its launch", _before_issue),
     ("outside-step", "lies far from all other work", _far_away),
     ("kernel-out-of-order", "runs after the host had waited for its end", _after_wait),
     ("kernel-out-of-order", "is not in the order in which its stream was given work", _out_of_order),
     ("overlapping-kernels", "runs at the same time as several others of its stream", _across_others),
 )
+"""The code of each check, the words that complete "kernel X …", and the rows that it finds."""
+
+
+def check_work(work: RecordedWork) -> tuple[RecordedWork, Mask, list[Implausible]]:
+    """Returns the work with mended times, which rows are kept, and what was found."""
+    kept = np.ones(len(work.start_s), dtype=bool)
+    findings: list[Implausible] = []
+    for code, text, check in _CHECKS:
+        rows = np.flatnonzero(check(work, kept) & kept)
+        if not len(rows):
+            continue
+        if len(rows) > max(2, _FEW * len(kept)) or len(rows) == kept.sum():
+            findings.append(Implausible(code, rows, text, _KEPT))
+            continue
+        kept[rows] = False
+        work, placed = _placed(work, kept, rows, in_place=check is _across_others)
+        kept[placed] = True
+        left = np.setdiff1d(rows, placed)
+        outcomes = ((placed, "put where its stream would have run it"), (left, "left out"))
+        findings += [Implausible(code, some, text, outcome) for some, outcome in outcomes if len(some)]
+    rows = np.flatnonzero(_stalled(work, kept))
+    if len(rows):
+        text = "begins long after its launch, on an idle device"
+        findings.append(Implausible("outside-step", rows, text, "kept as recorded"))
+    return work, kept, findings
 
 
 def _by_queue(work: RecordedWork, kept: Mask) -> Longs:

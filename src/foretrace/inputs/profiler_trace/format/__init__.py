@@ -1,8 +1,8 @@
 """Reads Kineto's JSON, Nsight Systems' exports and PyTorch's execution traces into records.
 
 Read `records.py` first: a `RankProfile` is the same for every profiler. `kineto.py` reads Kineto's JSON with
-`kineto_json.py`, `columns.py` and `arguments.py`. `nsys.py` reads exports of Nsight Systems with `nsys_tables.py` and
-`nvtx_text.py`. `execution_trace.py` reads execution traces. `ranks.py` and `names.py` find the files of all ranks;
+`kineto_json.py`, `columns.py` and `arguments.py`. `nsys.py` reads exports of Nsight Systems with
+`nsys_tables.py`. `execution_trace.py` reads execution traces. `ranks.py` and `names.py` find the files of all ranks;
 `text.py` and `sniff.py` open and recognise them. The readers are imported only when a file is read, because every
 input is sniffed and most are not profiles.
 """

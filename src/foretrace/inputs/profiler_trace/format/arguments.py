@@ -38,7 +38,7 @@ _CALL_KEYS: Final = (
 )
 _ELLIPSIS = "..."
 _WHOLE = re.compile(r"-?[0-9]+")
-_LEAST = -(1 << 63)
+_MIN_WHOLE = -(1 << 63)
 _MAX_LEVELS: Final = 8
 """Levels of lists in the sizes of tensors: a list of lists of tensors has 3."""
 _MAX_TEXT: Final = 1 << 16
@@ -47,7 +47,7 @@ _MAX_LISTED: Final = 32_000_000
 """Ranks and splits of all groups of a trace together."""
 
 
-def whole(value: object, *, least: int = _LEAST) -> int:
+def whole(value: object, *, least: int = _MIN_WHOLE) -> int:
     """Returns a whole number of 64 bits, from `least` on, from a number or its text; -1 where there is none.
 
     Addresses of streams are written in hexadecimal.
@@ -100,7 +100,7 @@ def _dims(values: Iterable[Any]) -> tuple[Dims, ...]:
 
 
 def nested_sizes(value: Any, level: int = 1) -> Dims:
-    """Returns lists of sizes as tuples, -1 for what is not a whole number; raises ValueError where they are too deep."""
+    """Returns lists of sizes as tuples, -1 for what is not a number; raises ValueError where they are too deep."""
     if not isinstance(value, list):
         return ()
     if level > _MAX_LEVELS:

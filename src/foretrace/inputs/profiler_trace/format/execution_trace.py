@@ -28,7 +28,7 @@ _HINT: Final = "expected what torch.profiler.ExecutionTraceObserver writes: {sch
 _COMMUNICATION: Final = "record_param_comms"
 _MAX_TEXT_BYTES: Final = 256 << 20
 """Of one execution trace, unpacked."""
-_LEAST: Final = -(1 << 63)
+_MIN_WHOLE: Final = -(1 << 63)
 _SCALARS: Final = frozenset({"Int", "Double", "Bool", "ComplexDouble", "SymInt"})
 
 
@@ -158,7 +158,7 @@ def _node(raw: Mapping[str, Any]) -> ExecutionNode:
 
 def _whole(value: object) -> int:
     """Returns a whole number of 64 bits; raises NumberError for anything else. Ids of threads may be above 2^63."""
-    return whole_number(value, least=_LEAST, most=-2 * _LEAST)
+    return whole_number(value, least=_MIN_WHOLE, most=-2 * _MIN_WHOLE)
 
 
 def _inputs(side: Mapping[str, Any]) -> Inputs:

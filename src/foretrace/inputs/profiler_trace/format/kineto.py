@@ -208,8 +208,7 @@ def _ranks(distributed: Mapping[str, Any], key: str, notes: list[Diagnostic], wh
     if 0 <= number <= MAX_GPUS:
         return number
     text = f"{key} of distributedInfo is not a number of ranks: left out"
-    if not any(note.message == text for note in notes):
-        notes.append(Diagnostic("warning", "bad-value", text, where))
+    notes.append(Diagnostic("warning", "bad-value", text, where))
     return None
 
 

@@ -34,7 +34,7 @@ _MAX_VALUE: Final = 256 << 20
 """Characters of one event, or of one value next to the events; lists of groups of 100,000 ranks have a few million."""
 _MAX_BLANKS: Final = 16 << 20
 """Blanks in a row."""
-_LEAST_SECONDS: Final = 20.0
+_MIN_SECONDS: Final = 20.0
 _CHARACTERS_PER_S: Final = 1e6
 """A trace is read at 50 to 100 million characters per second, or one event after the other at a tenth of that."""
 _ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
@@ -73,7 +73,7 @@ class KinetoJson:
         self._exact = False
         self._decoder = json.JSONDecoder()
         self._decode_block = _block_decoder()
-        self._deadline = Deadline(_LEAST_SECONDS, "reading the trace", where)
+        self._deadline = Deadline(_MIN_SECONDS, "reading the trace", where)
 
     def blocks(self) -> Iterator[list[Any]]:
         """Yields the events, many at a time."""

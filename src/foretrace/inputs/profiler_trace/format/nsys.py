@@ -10,19 +10,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile
-from foretrace.inputs.profiler_trace.format.arguments import whole
+from foretrace.basics.records import read_json
+from foretrace.inputs.profiler_trace.format.arguments import count, nested_sizes, whole
 from foretrace.inputs.profiler_trace.format.names import rank_in_name
 from foretrace.inputs.profiler_trace.format.nsys_tables import NsysTables, opened
-from foretrace.inputs.profiler_trace.format.nvtx_text import read_nvtx_text
 from foretrace.inputs.profiler_trace.format.records import (
     ON_DEVICE,
+    Dims,
     EventCategory,
     Events,
     Inputs,
@@ -53,6 +54,11 @@ _NESTED_RANGES, _OTHER_RANGES = (59, 70), (60, 71)
 """Event types of push/pop and start/end ranges, as the program made them or as imported from text."""
 
 _VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+
+_OP: Final = re.compile(r"[A-Za-z_]\w{0,200}::\w")
+_PARTS: Final = (", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ")
+"""Beginnings of the parts of an NVTX range, in their order, as PyTorch's `getNvtxStr` writes them
+(torch/csrc/profiler/util.cpp): "aten::mm, seq = 7, op_id = 12, sizes = [[4, 8], [8, 2]], input_op_ids = [(11, 0)]"."""
 
 
 def read_nsys(path: AnyFile) -> RankProfile:
@@ -411,3 +417,36 @@ def _last_before(known: tuple[Longs, ...], asked: tuple[Longs, ...]) -> Longs:
 def _some(names: list[str]) -> str:
     shown = list(dict.fromkeys(names))
     return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+
+
+class NvtxRange(NamedTuple):
+    """The parts of a range's text; -1 and None where it states none."""
+
+    name: str
+    is_op: bool
+    sequence: int = -1
+    inputs: Inputs | None = None
+
+
+def read_nvtx_text(text: str) -> NvtxRange:
+    """Returns the op a range stands for, or the user's annotation that it is."""
+    if not (_OP.match(text) or ", seq = " in text or ", op_id = " in text or ", sizes = " in text):
+        return NvtxRange(text, is_op=False)
+    rest, parts = text, dict[str, str]()
+    for begin in reversed(_PARTS):  # from the end, so that a name may hold commas
+        if begin in rest:
+            rest, _, parts[begin] = rest.rpartition(begin)
+    sequence, sizes = parts.get(_PARTS[0]), parts.get(_PARTS[2])
+    dims = None if sizes is None else _dims(sizes)
+    return NvtxRange(rest, True, -1 if sequence is None else count(sequence), None if dims is None else Inputs(dims))
+
+
+def _dims(text: str) -> tuple[Dims, ...] | None:
+    """Returns the sizes of all inputs; None where they cannot be read."""
+    try:
+        sizes = read_json(text, "NVTX")
+        if not isinstance(sizes, list) or not all(isinstance(size, list) for size in sizes):
+            return None
+        return tuple(nested_sizes(size) for size in sizes)
+    except (InputError, ValueError):
+        return None

@@ -28,7 +28,7 @@ _WAIT_S: Final = 2.0
 """How long another program that writes to the file is waited for."""
 
 _MAX_CELL_BYTES: Final = 64 << 20
-_LEAST_SECONDS: Final = 20.0
+_MIN_SECONDS: Final = 20.0
 _BYTES_PER_S: Final = 5e6
 """Exports are read at 20 million bytes per second or more."""
 
@@ -104,7 +104,7 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
     _check_head(file)
     try:
         connection = sqlite3.connect(f"{file.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
-        seconds = _LEAST_SECONDS + file.path.stat().st_size / _BYTES_PER_S
+        seconds = _MIN_SECONDS + file.path.stat().st_size / _BYTES_PER_S
         deadline = Deadline(seconds, "reading the export", str(path))
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
         connection.set_progress_handler(lambda: deadline.is_over, _STEPS_BETWEEN_CHECKS)

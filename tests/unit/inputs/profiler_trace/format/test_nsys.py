@@ -11,8 +11,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format import read_traces
-from foretrace.inputs.profiler_trace.format.nsys import read_nsys, read_nsys_processes
-from foretrace.inputs.profiler_trace.format.nvtx_text import read_nvtx_text
+from foretrace.inputs.profiler_trace.format.nsys import read_nsys, read_nsys_processes, read_nvtx_text
 from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 from nsys_export import PROCESS, one_step, write_export
 
