@@ -10,7 +10,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format import read_trace
-from tests.kineto_files import document, kernel, span, write
+from kineto_files import document, kernel, span, write
 
 STEPS, KERNELS = 3, 10
 

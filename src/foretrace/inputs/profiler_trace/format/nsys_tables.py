@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Longs
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, printable, shortened
 from foretrace.basics.files import AnyFile, InputFile, input_file
 from foretrace.basics.limits import Deadline
 from foretrace.inputs.profiler_trace.format.arguments import whole
@@ -70,8 +70,12 @@ class NsysTables:
         where = f" WHERE {among}" if among else ""
         cursor = self._connection.execute(f"SELECT {fields} FROM [{table}]{where}")
         parts = [np.empty((0, len(columns)), dtype=np.int64)]
-        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-            parts.append(np.array(rows, dtype=np.int64))
+        try:
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                parts.append(np.array(rows, dtype=np.int64))
+        except (ValueError, TypeError, OverflowError):
+            text = f"{table} holds a value that is not a whole number"
+            raise InputError("bad-value", text, where=self.path, hint=EXPORT_HINT) from None
         values = np.concatenate(parts)
         return {name: values[:, column] for column, name in enumerate(columns)}
 
@@ -129,7 +133,12 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
 
 
 def _unreadable(path: AnyFile, error: Exception) -> InputError:
-    return InputError("bad-syntax", f"the export cannot be read: {error}", where=str(path), hint=EXPORT_HINT)
+    return InputError(
+        "bad-syntax",
+        f"the export cannot be read: {printable(shortened(str(error)))}",
+        where=str(path),
+        hint=EXPORT_HINT,
+    )
 
 
 def _check_head(path: InputFile) -> None:

@@ -131,7 +131,7 @@ def test_a_number_that_is_none_is_said(tmp_path: Path) -> None:
     rows["CUPTI_ACTIVITY_KIND_MEMCPY"] = [("soon", 31_000, 0, 7, 102, PROCESS, 4096, 1)]
     with pytest.raises(InputError) as caught:
         read_nsys(write_export(tmp_path / "odd.sqlite", rows))
-    assert caught.value.code == "bad-syntax"
+    assert caught.value.code == "bad-value"
 
 
 def test_a_file_that_is_being_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +176,22 @@ def test_nvtx_text(text: str, name: str, sequence: int, dims: object) -> None:
 
 def test_a_users_range_stays_one() -> None:
     assert read_nvtx_text("epoch 3, loss = 2").is_op is False
+
+
+def test_a_name_that_is_not_utf8_does_not_make_an_export_unreadable(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "step.sqlite", one_step())
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE StringIds SET value = CAST(x'ff41' AS TEXT) WHERE id = 1")
+    trace = read_nsys(path)
+    assert "\ufffdA" in trace.strings
+    assert "not-text" in [note.code for note in trace.diagnostics]
+
+
+def test_times_before_the_session_are_left_out(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "step.sqlite", one_step())
+    whole = read_nsys(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET start = -5")
+    trace = read_nsys(path)
+    assert len(trace.events) < len(whole.events) and (trace.events.duration_s >= 0).all()
+    assert "rows-skipped" in [note.code for note in trace.diagnostics]
