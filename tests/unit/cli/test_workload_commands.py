@@ -232,8 +232,8 @@ def test_unfolded_and_twice_the_same(job: Path, capsys: pytest.CaptureFixture[st
     [
         (["--vpp", "many"], 2, "--vpp many"),
         (["--vpp", "0"], 2, "--vpp 0"),
-        (["--microbatches", "0"], 2, "microbatches is 0"),
-        (["--gpus", "0"], 2, "gpus is 0"),
+        (["--microbatches", "0"], 2, "microbatches 0 is less than 1"),
+        (["--gpus", "0"], 2, "gpus 0 is less than 1"),
         (["--gpus", "many"], 2, "--gpus"),
         (["--gpus", "7"], 3, "job.txt:1: 7 GPUs cannot be divided into tp 2 × pp 2 = 4"),
         (["--pp-comm", "16XB"], 2, "--pp-comm"),
