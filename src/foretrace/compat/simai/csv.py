@@ -74,16 +74,23 @@ def _summary(name: str, sums: Sums) -> str:
         sums.exposed_us,
     )
     shown = [f"{_whole(part)} ({_two_places(divide(part, sums.total_us) * 100)}%)" for part in parts]
-    return ", ".join((name, *shown, _whole(sums.total_us)))
+    return ", ".join((_cell(name), *shown, _whole(sums.total_us)))
 
 
 def _layer(figures: RowFigures) -> str:
     work = figures.work
-    cells = [figures.row.name, _RUN, *map(_whole, work.compute_us), *map(_whole, work.exposed_us)]
+    cells = [_cell(figures.row.name), _RUN, *map(_whole, work.compute_us), *map(_whole, work.exposed_us)]
     for part in (work.forward, work.weight_grad, work.input_grad):
         algorithm, bus = _bandwidths(part)
         cells += [_whole(part.time_ns / 1000.0), _two_places(algorithm), _two_places(bus)]
     return ",".join(cells)
+
+
+def _cell(name: str) -> str:
+    """Returns a name that stays one cell, and is not a formula for a spreadsheet; SimAI writes any name as it is."""
+    if name.startswith(("=", "+", "-", "@")):
+        name = f"'{name}"
+    return '"{}"'.format(name.replace('"', '""')) if any(mark in name for mark in ',"\r\n') else name
 
 
 def _bandwidths(part: SimaiCommunication) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from foretrace.compat.simai import RatioTable, RatioTables, end_to_end_csv, figures, run_name
@@ -191,3 +193,13 @@ def test_a_fraction_ends_the_reading() -> None:
 def test_what_a_run_is_called(path: str, flags: str, name: str) -> None:
     case = Workload(workload(row()).header, 1, (row(),), path)
     assert run_name(case, simai(f"-g_type H100 {flags}")) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [("a,b", '"a,b"'), ('a"b,', '"a""b,"'), ("=cmd|x", "'=cmd|x"), ("@x,y", '"\'@x,y"'), ("mlp", "mlp")],
+)
+def test_names_stay_one_cell(name: str, cell: str) -> None:
+    case = workload(replace(row(Pass(1000, "NONE", 0)), name=name))
+    text = end_to_end_csv(case, simai("-g_type H100 -r x"), FULL)
+    assert text.splitlines()[-1].startswith(f"{cell},Analytical_test,")

@@ -154,3 +154,14 @@ def test_the_truncated_seed() -> None:
 def test_the_seed_of_llama() -> None:
     found = find_structure(read_workload(shared("seeds", "004*")))
     assert shape(found) == [(1, [4] * 8, 4)] * 16
+
+
+def test_more_microbatches_than_rows_are_not_built() -> None:
+    found = structure([*LAYER, *LAYER], ga=10**8)
+    assert len(found.microbatches) == 1
+    assert "conflicting-values" in {note.code for note in found.diagnostics}
+
+
+def test_many_short_microbatches_make_few_notes() -> None:
+    found = structure([EMBEDDING, *LAYER, *LAYER, *[EMBEDDING, *LAYER] * 100], ga=101)
+    assert len(found.microbatches) == 101 and len(found.diagnostics) < 20

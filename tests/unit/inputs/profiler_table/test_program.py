@@ -269,3 +269,15 @@ def test_kinds_of_work_are_among_the_gains() -> None:
     assert answer.gains is not None
     found = {one.name: one.gain_if_free_s for one in answer.gains}
     assert found["gemm"] == pytest.approx(32.5e-3, rel=0.01) and found["moe gate"] == pytest.approx(8.59e-3, rel=0.01)
+
+
+def test_calls_that_cannot_be_run_are_not_built(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    lines = FAIRSEQ.read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if "nccl:reduce_scatter" in line or "reduce_scatter" in line)
+    head, _, _ = lines[at].rstrip().rpartition(" ")
+    lines[at] = f"{head} 99999999  "
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError) as caught:
+        program_of(path, mesh="dp=8,ep=8", sizes=SIZES)
+    assert (caught.value.code, caught.value.where) == ("too-large", f"{path}:{at + 1}")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyPath, GivenPath, InputFile, given_paths
+from foretrace.basics.limits import limited, too_large
 from foretrace.inputs.megatron_trace.format.names import facts_of
 from foretrace.inputs.megatron_trace.format.nodes import APART_S, RunPart, join_nodes, rank_spans, seconds_of
 from foretrace.inputs.megatron_trace.format.read import read_trace
 from foretrace.inputs.megatron_trace.format.records import MAX_NAMED, Facts, RankTrace, Run
 from foretrace.inputs.megatron_trace.format.sniff import is_trace_in_folder, looks_like_trace
+
+MAX_RUN_BYTES = 512 << 20
+"""8,192 ranks of 50 kB each, which is an iteration of 8 microbatches, are 400 MB."""
 
 _HINT = "give a folder of rank traces, a pattern such as 'run/*.txt', or a file"
 
@@ -37,6 +42,8 @@ class _Collection:
     skipped: dict[Path, list[str]] = field(default_factory=dict)
     paths: set[Path] = field(default_factory=set)
     other_paths: set[Path] = field(default_factory=set)
+    size: int = 0
+    """Bytes of the files that were read."""
 
     def add(self, file: InputFile) -> None:
         """Reads a file, once however often it is named."""
@@ -45,6 +52,10 @@ class _Collection:
             file.close()
             return
         self.paths.add(real)
+        with suppress(OSError, ValueError):  # the reader says what is wrong with the file
+            self.size += file.path.stat().st_size
+        if self.size > limited(MAX_RUN_BYTES):
+            raise too_large(f"the rank traces have more than {limited(MAX_RUN_BYTES) >> 20:,} MiB", str(file))
         self.files.setdefault(file.path.parent, []).append(_read(file))
 
     def choose(self, given: GivenPath) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from foretrace.basics.errors import InputError
 from foretrace.inputs.megatron_trace.format import Facts, read_runs
 from foretrace.inputs.megatron_trace.format.names import file_name, folder_facts, trace_name
+from foretrace.inputs.megatron_trace.layout import find_job
 from shared_files import shared
 
 
@@ -196,3 +197,22 @@ def test_recorded_folders(folder: str, ranks: list[list[int]], facts: Facts) -> 
     assert [list(run.ranks) for run in runs] == ranks
     assert {run.facts for run in runs} == {facts}
     assert not [trace.diagnostics for run in runs for trace in run.ranks.values() if trace.diagnostics]
+
+
+def test_a_folder_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = put(tmp_path, 0, "20250321130317").stat().st_size
+    put(tmp_path, 1, "20250321130317")
+    monkeypatch.setattr("foretrace.inputs.megatron_trace.format.runs.MAX_RUN_BYTES", size + 10)
+    with pytest.raises(InputError) as caught:
+        read_runs([tmp_path])
+    assert caught.value.code == "input-too-large" and "rank1" in str(caught.value.where)
+    monkeypatch.setenv("FORETRACE_LIMITS", "2x")
+    assert read_runs([tmp_path])
+
+
+@pytest.mark.parametrize("name", ["wd1000000000000_tp1_pp1_rank0.txt", "wd8000000_tp1_pp1_rank0.txt"])
+def test_ranks_of_a_world_that_is_too_large_are_not_listed(tmp_path: Path, name: str) -> None:
+    put(tmp_path, 0, name=name)
+    with pytest.raises(InputError) as caught:
+        find_job(read_runs([tmp_path]), None)
+    assert caught.value.code == "too-large" and str(caught.value.where).startswith(str(tmp_path))

@@ -321,3 +321,13 @@ def test_the_columns_of_the_example() -> None:
         Field.DEVICE_TOTAL,
         Field.CALLS,
     }
+
+
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_LINES", "MAX_LINE_BYTES", "MAX_ROWS", "MAX_TABLES"])
+def test_limits(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text(NEW * 2)
+    monkeypatch.setattr(f"foretrace.inputs.profiler_table.format.read.{limit}", 1)
+    with pytest.raises(InputError) as caught:
+        read_tables(path)
+    assert caught.value.code == "input-too-large" and str(caught.value.where).startswith(str(path))
