@@ -14,6 +14,7 @@ from foretrace.calibrate.calibrate import make_calibration
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import OutputOptions
 from foretrace.report.calibration import calibration_json, print_calibration
+from foretrace.report.wrap import fit_text
 
 EXAMPLES = """Examples:
 
@@ -60,6 +61,6 @@ def command(
 
     def screen() -> None:
         print_calibration(made, notes=notes)
-        print(f"{out} written", file=sys.stderr)
+        print(fit_text(f"{out} written", sys.stderr), file=sys.stderr)
 
     emit(lambda: calibration_json(made, notes=notes), screen, OutputOptions(as_json, None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +58,7 @@ def command(
         hint = "another name with -o, or --force to write over it"
         raise UsageError("file-exists", f"{output} is there already", hint=hint)
     from foretrace.basics.outputs import write_text
+    from foretrace.cli.emit import wrote
     from foretrace.workload.write_job import job_text
 
     if cluster is not None:
@@ -77,7 +77,7 @@ def command(
         return
     write_text(output, text, "job file")
     guesses = text.count("# guessed:")
-    print(f"{output}: {guesses} {'guess' if guesses == 1 else 'guesses'} to look at", file=sys.stderr)
+    wrote(output, f"{guesses} {'guess' if guesses == 1 else 'guesses'} to look at")
 
 
 def _from_name(name: str, cluster: str | None) -> JobDraft:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretrace.basics.errors import UsageError
+from foretrace.basics.errors import InputError, UsageError
 from foretrace.cli.emit import emit, write_picture
 from foretrace.cli.groups import OutputOptions
 from foretrace.inputs.base import Input
@@ -66,6 +66,9 @@ def _read(job: Input, question: TraceQuestion) -> ProfilerTrace:
     if not isinstance(job, ProfilerTraceInput):
         question.refuse(job)
     assert isinstance(job, ProfilerTraceInput)
+    if not job.traces:
+        hint = "give the profiler's trace of the same run with it"
+        raise InputError("missing-argument", "an execution trace has no times", where=job.title, hint=hint)
     return ProfilerTrace(job.traces, hta_steps=question.hta_steps)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.figures import check_figure, check_total
@@ -117,6 +118,7 @@ class Cluster:
     """Warnings of figures in a user's file that no hardware has."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.nodes is not None:
             check_total("nodes", self.nodes, 1, 10_000_000)
         if self.domain_gpus is not None:

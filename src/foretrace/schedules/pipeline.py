@@ -181,6 +181,9 @@ def _parts(mesh: Mesh, schedule: Schedule, blocks: Blocks, pairs: PairBlocks | N
                 by_row += [pairs(stage, slot)] * len(slot)
             else:
                 by_row += [blocks(stage, action) for action in slot]
+        if not all(isinstance(block, BlockBuilder) for block in by_row):
+            hint = "return what build.block(NAME) makes"
+            raise InputError("bad-value", f"blocks returns something else than a block for stage {stage}", hint=hint)
         distinct = {block.number: block for block in by_row}
         place = {number: at for at, number in enumerate(distinct)}
         return list(distinct.values()), np.array([place[block.number] for block in by_row], dtype=np.int64)
