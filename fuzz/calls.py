@@ -111,7 +111,7 @@ def _safe(word: str) -> str:
 _JUNK_TEXT: Final = """
 None | True | 0 | -1 | 1 | 1.5 | float('nan') | float('inf') | -float('inf') | 10**400 | 2**63 | 1e308 | ''
 'x' | '-1' | '\\x00' | 'x' * 100_000 | '\\x1b[31m' | b'x' | [] | () | {} | [None] | ['x'] | {'x': 1} | {1: 2}
-{'tp': -1} | [[1, 2]] | {'compute': float('nan')} | set() | object() | int | print | range(3) | iter([])
+{'tp': -1} | [[1, 2]] | {'compute': float('nan')} | set() | object() | print | range(3) | iter([])
 'h100-dgx' | 'gpt2' | 'a100-dgx' | 4 | foretrace | foretrace.Mesh() | foretrace.Plan(gpus=4, gbs=4)
 foretrace.Scenario() | foretrace.Machine() | 8 | '8' | foretrace.Machine('h100-dgx') | numpy.zeros(3)
 numpy.int64(4) | numpy.float32(2) | Path('.') | 'job.yaml' | 'missing' | {0: 2.0} | {(0, 'dp'): 2.0}

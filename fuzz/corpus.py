@@ -18,6 +18,7 @@ from fuzz.targets import all_targets
 CORPUS: Final = ROOT / "tests" / "fixtures" / "hostile"
 WORDS: Final = "words"
 LINES: Final = "lines.txt"
+_CALL: Final = "python:call"
 
 
 def kept_cases(folder: Path = CORPUS) -> Iterator[tuple[str, Case]]:
@@ -30,8 +31,9 @@ def kept_cases(folder: Path = CORPUS) -> Iterator[tuple[str, Case]]:
         yield f"{place.parent.name}/{place.name}", case
     lines = folder / LINES
     for number, line in enumerate(lines.read_text("utf-8").splitlines() if lines.is_file() else (), 1):
-        target, *rest = shlex.split(line)
-        yield f"{LINES}:{number}", Case(target, all_targets()[target].samples()[0].files, tuple(rest))
+        target, _, text = line.partition(" ")
+        words = (_CALL, text) if target.startswith("api:") else tuple(shlex.split(text))
+        yield f"{LINES}:{number}", Case(target, all_targets()[target].samples()[0].files, words)
 
 
 def keep(case: Case, name: str, folder: Path = CORPUS) -> Path:
@@ -40,7 +42,8 @@ def keep(case: Case, name: str, folder: Path = CORPUS) -> Path:
     if ":" in case.target:
         path = folder / LINES
         lines = set(path.read_text("utf-8").splitlines()) if path.is_file() else set()
-        path.write_text("\n".join(sorted(lines | {shlex.join((case.target, *case.words))})) + "\n", "utf-8")
+        text = case.words[1] if case.words[0] == _CALL else shlex.join(case.words)
+        path.write_text("\n".join(sorted(lines | {f"{case.target} {text}"})) + "\n", "utf-8")
         return path
     place = folder / case.target / name
     place.mkdir(parents=True)

@@ -3,7 +3,9 @@ that once broke the contract do not."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -112,17 +114,18 @@ class TestOracle:
         assert [fault.kind for fault in judge(Case("aicb", {}, ("list",)), folder, max_s=0.05).faults] == ["hang"]
 
     def test_an_error_of_the_family_keeps_it(self, broken: Any, folder: Path) -> None:
-        def fail(message: str, where: str | None) -> Any:
+        def fail(where: str | None, remarks: int = 0) -> Any:
             def run() -> None:
-                raise foretrace.ForetraceError("bad-value", message, where=where)
+                print("remark\n" * remarks, end="", file=sys.stderr)
+                raise foretrace.ForetraceError("bad-value", "wrong", where=where)
 
             return run
 
-        broken(fail("wrong", "a.txt:1"))
+        broken(fail("a.txt:1"))
         assert judge(Case("aicb", {"a.txt": b""}, ("list",)), folder).faults == []
-        broken(fail("wrong", None))
+        broken(fail(None))
         assert [fault.kind for fault in judge(Case("aicb", {"a.txt": b""}, ("list",)), folder).faults] == ["place"]
-        broken(fail("x\n" * 30, "a.txt:1"))
+        broken(fail("a.txt:1", 30))
         assert "message" in [fault.kind for fault in judge(Case("aicb", {"a.txt": b""}, ("list",)), folder).faults]
 
 
@@ -154,8 +157,11 @@ class TestFindings:
 
     def test_kept_inputs_are_read_back(self, tmp_path: Path) -> None:
         case = Case("aicb", {"w.txt": b"\xff\n"}, ("inspect", "w.txt", "--steps", "a b"))
-        keep(case, "odd", tmp_path)
-        assert list(kept_cases(tmp_path)) == [("aicb/odd", case)]
+        call, words = (all_targets()[name].case(3) for name in ("api:Mesh", "words:network"))
+        for each in (case, call, words):
+            keep(each, "odd", tmp_path)
+        kept = [replace(each, seed=-1) for each in (case, call, words)]
+        assert [each for _, each in kept_cases(tmp_path)] == kept
 
 
 @pytest.mark.parametrize(
