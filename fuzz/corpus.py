@@ -32,8 +32,8 @@ def kept_cases(folder: Path = CORPUS) -> Iterator[tuple[str, Case]]:
     lines = folder / LINES
     for number, line in enumerate(lines.read_text("utf-8").splitlines() if lines.is_file() else (), 1):
         target, _, text = line.partition(" ")
-        words = (_CALL, text) if target.startswith("api:") else tuple(shlex.split(text))
-        yield f"{LINES}:{number}", Case(target, all_targets()[target].samples()[0].files, words)
+        line_words = (_CALL, text) if target.startswith("api:") else tuple(shlex.split(text))
+        yield f"{LINES}:{number}", Case(target, all_targets()[target].samples()[0].files, line_words)
 
 
 def keep(case: Case, name: str, folder: Path = CORPUS) -> Path:
