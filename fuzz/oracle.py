@@ -30,6 +30,8 @@ from typing import Any, Final
 SLOW_S: Final = 2.0
 MAX_S: Final = 10.0
 MAX_BYTES: Final = 2 << 30
+QUICK_S: Final = 0.02
+"""CPU time below which an input cannot have touched much memory; asking for it takes as long as some inputs."""
 MAX_LINES: Final = 20
 MAX_MESSAGE: Final = 2_000
 EXIT_CODES: Final = frozenset((0, 2, 3, 4, 5))
@@ -183,7 +185,6 @@ def judge(case: Case, folder: Path, max_s: float = MAX_S) -> Verdict:
     """Runs an input in a folder, which is emptied before, and returns what was wrong."""
     put(case, folder)
     os.chdir(folder)
-    before = _peak_bytes()
     started = time.process_time()
     with _limited(max_s), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -194,7 +195,7 @@ def judge(case: Case, folder: Path, max_s: float = MAX_S) -> Verdict:
         else:
             run = run_command(list(case.words))
     cpu_s = time.process_time() - started
-    verdict = Verdict(run.code, cpu_s, max(_peak_bytes() - before, 0), [], run.stdout, run.stderr)
+    verdict = Verdict(run.code, cpu_s, _growth_bytes() if cpu_s > QUICK_S else 0, [], run.stdout, run.stderr)
     verdict.faults.extend(_faults(case, run, verdict, folder, max_s))
     return verdict
 
@@ -213,8 +214,15 @@ def put(case: Case, folder: Path) -> None:
         path.write_bytes(data)
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def _growth_bytes() -> int:
+    """Returns by how much the peak memory of the process has grown since it was last asked for."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    growth = max(peak - _peak_bytes[-1], 0)
+    _peak_bytes[-1] += growth
+    return growth
+
+
+_peak_bytes = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10]
 
 
 @contextlib.contextmanager
