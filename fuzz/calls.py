@@ -229,4 +229,4 @@ def call(name: str, words: Sequence[str]) -> object:
         return job.to_dict() if hasattr(job, "to_dict") else job
     job.inventory().to_dict()
     job.program()
-    return foretrace.simulate(job, job.cluster or "h100-dgx", explain=False)
+    return foretrace.simulate(job, "h100-dgx", explain=False)

@@ -1,7 +1,8 @@
 """Keeps mutated inputs that reach new lines of the readers, and mutates them further.
 
 Lines are traced for a share of the inputs, since tracing slows a reader down several times. An input that reached a new
-line is stored in the pool of its target, from which every third seed is then made.
+line is stored in the pool of its target, from which every third seed is then made. Real files, which are larger and not
+everywhere at hand, are in the pool from the beginning.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from fuzz.mutators import mutate
 from fuzz.oracle import Case, Verdict, judge
-from fuzz.samples import Sample
+from fuzz.samples import Sample, real_samples
 from fuzz.targets import Target
 
 TRACED_SHARE: Final = 0.02
@@ -108,7 +109,7 @@ class Guide:
             path.write_text(text)
 
     def _read(self, target: Target) -> list[Sample]:
-        pool = []
+        pool = real_samples(target.name)
         for path in sorted((self.folder / target.name).glob("*.json"))[:MAX_POOL]:
             files = {name: bytes.fromhex(data) for name, data in json.loads(path.read_text()).items()}
             mutated = next(iter(target.samples())).mutated

@@ -603,3 +603,40 @@ def launches() -> list[Sample]:
         named("ds_config.json", json.dumps(config, indent=1)),
         Sample({"train.sh": script.encode(), "ds_config.json": json.dumps(config, indent=1).encode()}),
     ]
+
+
+REAL: Final[dict[str, tuple[tuple[str, str, int], ...]]] = {
+    "kineto": (
+        ("data/kineto/amd_trace_mi250_minitoy_train_ROCm6_2_kineto.json.gz", "trace.json.gz", 0),
+        ("data/kineto/critical_path_cuda_event_sync_multi_stream_event_sync_trace.json.gz", "trace.json.gz", 0),
+        ("data/kineto/triton_example_triton_example.json.gz", "trace.json.gz", 0),
+    ),
+    "execution-trace": (("data/kineto/execution_trace_benchmark_simple_add_et.json.gz", "et.json.gz", 0),),
+    "megatron-trace": (
+        ("examples/traces/gpt13b_real_rank0.txt", "rank0.txt", 0),
+        ("examples/traces/moe_ex_situ_rank2.txt", "rank2.txt", 0),
+    ),
+    "aicb": (("examples/llama405b_1024gpu.txt", "w.txt", 0),),
+    "nccl-tests": (
+        ("data/collectives/a100_40g_ib_1to256/nccl_8.log", "m.log", 0),
+        ("data/collectives/a100_2x8/allreduce_8gpu_20250820_200910.csv", "m.csv", 0),
+    ),
+    "torch-table": (("data/h200/tinyllama_mbs4.table.txt", "table.txt", 60),),
+    "training-runs": (
+        ("benchmarks/truth/korthikanti.csv", "runs.csv", 2),
+        ("data/runs/training_steps_dev.csv", "runs.csv", 3),
+        ("benchmarks/truth/h200_memory.jsonl", "runs.jsonl", 2),
+    ),
+}
+"""Real files of the checkout and of the shared folder, as which name and how many lines (0: all)."""
+
+
+def real_samples(target: str) -> list[Sample]:
+    """Returns the real files of a target that are at hand; says which are not."""
+    samples = []
+    for place, name, lines in REAL.get(target, ()):
+        at_hand = excerpt(place, name, lines=lines)
+        if not at_hand:
+            print(f"not at hand: {place}; set FORETRACE_SHARED to a folder that has it")
+        samples += at_hand
+    return samples

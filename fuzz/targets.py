@@ -348,6 +348,7 @@ TARGETS: Final = (
         samples.nccl_tests,
         (
             *(f"{_NETWORK} h100-dgx --ranks 8 --collectives {{file}}", "calibrate {file} --gpu h100-sxm -o out.yaml"),
+            f"{_NETWORK} a100-dgx --ranks 8 --collectives {{file}}",
             "memory gpt2 --gpus 8 --gbs 8 --seq 128 --cluster h100-dgx --collectives {file}",
         ),
     ),
