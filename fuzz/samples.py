@@ -616,7 +616,6 @@ REAL: Final[dict[str, tuple[tuple[str, str, int], ...]]] = {
         ("examples/traces/gpt13b_real_rank0.txt", "rank0.txt", 0),
         ("examples/traces/moe_ex_situ_rank2.txt", "rank2.txt", 0),
     ),
-    "aicb": (("examples/llama405b_1024gpu.txt", "w.txt", 0),),
     "nccl-tests": (
         ("data/collectives/a100_40g_ib_1to256/nccl_8.log", "m.log", 0),
         ("data/collectives/a100_2x8/allreduce_8gpu_20250820_200910.csv", "m.csv", 0),

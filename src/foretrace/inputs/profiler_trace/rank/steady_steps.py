@@ -79,6 +79,9 @@ def steady_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tup
         which = "the one nearest to the mean is" if len(used) == 1 else f"{len(used)} that do are"
         text = f"the {len(usable)} steps do not all do the same: {which} taken ({_named(steps, used)})"
         notes.append(Diagnostic("note", "steps-left-out", text, where))
+    if not len(parts[used[0]][0]):
+        problem, hint = f"{_named(steps, used)}: nothing was launched on a device", "choose another step with --steps"
+        raise InputError("nothing-to-do", problem, where=where, hint=hint)
     device = _as_begun(streams, np.array([parts[at][0] for at in used], dtype=np.int64))
     made = np.array([parts[at][1] for at in used], dtype=np.int64).reshape(len(used), -1)
     return SteadySteps(np.array(used, dtype=np.int64), device, made, tuple(notes))
