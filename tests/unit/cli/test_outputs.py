@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ class TestFaults:
         self, job: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         name, words = JOBS[job]
+        import_module(f"foretrace.cli.{job[0]}")
         for module in ("foretrace.inputs.registry", "foretrace.inputs.model.input", "foretrace.hardware.presets"):
             monkeypatch.setitem(sys.modules, module, None)  # what any work needs
         assert call(*words_of(job[0], words, f"job.txt/{name}")) == 3
@@ -149,9 +151,6 @@ OVERWRITING = {
     "a placement": f"simulate {JOB} --placement calls.csv -o calls.csv",
     "a routing": "predict mixtral-8x7b --gpus 8 --cluster h100-dgx --routing calls.csv -o calls.csv",
     "a calibration": f"predict {GPT2} --calibration cal.yaml -o cal.yaml",
-    "its kernels": "calibration show cal.yaml -o cal.kernels.profile",
-    "its collectives": f"network {CALL} --cluster h200-dgx --calibration cal.yaml -o cal.collectives.csv",
-    "tables of a new calibration": "calibrate step.json cal.collectives.csv -o cal.yaml",
     "a new calibration": "calibrate cal.yaml -o cal.yaml",
     "runs": "validate runs.csv --calibration cal.yaml -o cal.yaml",
     "a plot of runs": "validate runs.csv --svg runs.csv",

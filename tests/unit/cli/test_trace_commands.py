@@ -107,7 +107,7 @@ def test_a_real_run_starts_every_what_if(capsys: pytest.CaptureFixture[str]) -> 
     ("words", "code", "message"),
     [
         (["--routing", "0.5x"], 2, "from 1 (balanced)"),
-        (["--microbatches", "0"], 2, "microbatches is 0"),
+        (["--microbatches", "0"], 2, "[out-of-range]"),
         (["--mesh", "pp=2,ep=8"], 3, "ep=8 does not divide"),
         (["--mesh", "pp=2,dp=8,xx=1"], 2, '"xx" is not known'),
         (["--zero", "1", "--mesh", "pp=2,ep=8,dp=8"], 2, "[option-not-for-input]"),
