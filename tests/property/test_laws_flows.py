@@ -108,7 +108,7 @@ def test_every_byte_is_carried_and_rates_are_fair_at_every_moment(case: Traffic)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "refill", watch)
-        loop.simulate(make_world(case.messages, case.capacity, False), 0.0)
+        loop.simulate(make_world(case.messages, case.capacity, False), 0.0, np.empty((0, 5)), 10**9)
     carried = np.zeros(len(case.messages))
     for (now, running, rates), (then, _, _) in pairwise(moments):
         carried[running] += rates * (then - now)

@@ -96,6 +96,20 @@ def test_a_flow_goes_on_at_full_rate_when_the_member_that_was_held_back_has_ende
     assert timeline.end_s == pytest.approx([2.5, 1.5, 5.0])
 
 
+def test_a_part_that_runs_far_ahead_is_given_up_early() -> None:
+    """Nothing holds rank 1 to the pace of rank 0, so that no number of steps shows both at work."""
+    build = ProgramBuilder(Mesh(dp=2))
+    build.resource("link", CAPACITY, shared_by=[range(2)])
+    build.role("slow", [0]).compute("read", 1.0, draws={"link": CAPACITY / 8})
+    build.role("quick", [1]).compute("read", 1e-6, draws={"link": CAPACITY / 8e6})
+    graph, prices = folded(Job(build.program()), sharing=True)
+    run = SharedRun(graph, prices.latencies(graph), prices.draws)
+    timeline = run.timeline(prices.durations(graph))
+    assert not settled(timeline)
+    assert timeline.step_time_s == pytest.approx(1.0, rel=1e-4)
+    assert run.events < 100
+
+
 @pytest.mark.parametrize("repeats", [True, False])
 def test_a_job_without_ops_takes_no_time(repeats: bool) -> None:
     build = ProgramBuilder(Mesh(), repeats=repeats)

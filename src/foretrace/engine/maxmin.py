@@ -50,14 +50,18 @@ def fill(f: Filling, flows: Any, n_flows: int, resources: Any, n_resources: int)
                 resources[i] = resources[n_resources]
                 resources[n_resources] = resource
                 continue
-            if f.residual[resource] < share * f.load[resource]:
+            # By rounding, the load of flows that still grow may be 0 or less; it limits nobody then.
+            if f.load[resource] > 0.0 and f.residual[resource] < share * f.load[resource]:
                 share = f.residual[resource] / f.load[resource]
             i += 1
         if lowest <= share:
-            unsettled -= settle_limited(f, flows, n_flows, share)
+            settled = settle_limited(f, flows, n_flows, share)
             lowest = lowest_limit(f, flows, n_flows)
         else:
-            unsettled -= settle_tightest(f, resources, n_resources, max(share, 0.0))
+            settled = settle_tightest(f, resources, n_resources, max(share, 0.0))
+            if settled == 0:  # rates that no number can express, which would be looked for without end
+                settled = stop_all(f, flows, n_flows)
+        unsettled -= settled
 
 
 def load_resources(f: Filling, flows: Any, n_flows: int, resources: Any, n_resources: int) -> float:
@@ -116,6 +120,16 @@ def settle_tightest(f: Filling, resources: Any, n_resources: int, share: float) 
                     settled += 1
                 use = f.next[use]
     return settled
+
+
+def stop_all(f: Filling, flows: Any, n_flows: int) -> int:
+    """Stops all flows that still grow, at no rate; returns how many."""
+    stopped = 0
+    for i in range(n_flows):
+        if not f.rate[flows[i]] >= 0.0:
+            f.rate[flows[i]] = 0.0
+            stopped += 1
+    return stopped
 
 
 def stop(f: Filling, flow: int, rate: float) -> None:

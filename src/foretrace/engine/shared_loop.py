@@ -11,6 +11,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from foretrace.basics.arrays import Floats
+from foretrace.engine.bounded import MAX_TIME_S, held_events, take_events
 from foretrace.engine.maxmin import Filling, fill
 
 NODE_ENDS, FLOW_BEGINS, FLOW_ARRIVES = 0, 1, 2
@@ -63,21 +65,32 @@ class SharedState(NamedTuple):
     counters: Any
 
 
-def simulate(w: SharedState) -> int:
-    """Runs the steps; returns the number of events."""
+def simulate(w: SharedState, waiting: Floats, max_work: int) -> Floats:
+    """Runs the steps until all ops have ended or `max_work` is done; returns the events that wait then.
+
+    A time beyond `MAX_TIME_S`, or that is not a number, ends the run with events that nothing waits for.
+
+    Args:
+        w: The ops, and the state of the run so far.
+        waiting: The events that the run so far has left, as `held_events` returns them.
+        max_work: The work at which to return: events, and rates computed.
+    """
     heap = [(0.0, 0, -1, 0, 0)]  # time, tie-break by order of scheduling, kind, number, version
     heappop(heap)
-    for unit in range(w.units):
-        if w.waits[unit] == 0:
-            start_unit(w, heap, 0, unit, 0.0)
-    for step in range(1, w.steps):
+    if w.counters[5] == 0:
         for unit in range(w.units):
-            if w.waits[unit] + w.waits_later[unit] == 0:
-                start_unit(w, heap, step, unit, 0.0)
-    while len(heap) > 0:
+            if w.waits[unit] == 0:
+                start_unit(w, heap, 0, unit, 0.0)
+        for step in range(1, w.steps):
+            for unit in range(w.units):
+                if w.waits[unit] + w.waits_later[unit] == 0:
+                    start_unit(w, heap, step, unit, 0.0)
+    take_events(heap, waiting)
+    while len(heap) > 0 and heap[0][0] <= MAX_TIME_S and w.counters[5] < max_work:
         now = heap[0][0]
         while len(heap) > 0 and heap[0][0] <= now:
             _, _, kind, number, version = heappop(heap)
+            w.counters[5] += 1
             if kind == NODE_ENDS:
                 w.counters[1] += 1
                 end_node(w, heap, number, now)
@@ -89,7 +102,7 @@ def simulate(w: SharedState) -> int:
                 arrive(w, heap, number, now)
         if w.counters[2] > 0:
             refill(w, heap, now)
-    return int(w.counters[1])
+    return held_events(heap)
 
 
 def schedule(w: SharedState, heap: Any, time: float, kind: int, number: int, version: int) -> None:
@@ -219,6 +232,7 @@ def refill(w: SharedState, heap: Any, now: float) -> None:
         w.is_touched[w.touched[i]] = 0
     w.counters[2] = 0
     n_flows = connect(w, stamp, n_resources)
+    w.counters[5] += n_flows
     fill(w.filling, w.component, n_flows, w.touched, w.counters[4])
     for i in range(n_flows):
         unit = w.component[i]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace.basics.arrays import Floats, distinct
-from foretrace.basics.errors import DeadlockError
+from foretrace.basics.errors import DeadlockError, InputError
 from foretrace.engine import jit
+from foretrace.engine.bounded import run_in_parts
 from foretrace.engine.fixed_run import StepRun
 from foretrace.engine.jit import Room
 from foretrace.engine.maxmin import Filling
@@ -48,7 +49,7 @@ class SharedRun:
             settled = Settled(may_drift=not len(flows.use_resource))
             last = next((step for step in range(witnesses) if settled.watch(end[step][carried])), witnesses - 1)
             done = not np.isnan(settled.period).any()
-            if done or steps >= most:
+            if done or steps >= most or self._is_hopeless(start, end, most):
                 break
             steps *= 2
         if not done:
@@ -57,21 +58,40 @@ class SharedRun:
         notes, period = settled.notes(done), float(settled.period[0])
         return StepRun.of(self.graph, (start[last], end[last], before), period, last + 1, notes).timeline()
 
+    def _is_hopeless(self, start: Floats, end: Floats, most: int) -> bool:
+        """Returns whether `most` steps would still show no third one that ran while every part had a step to run.
+
+        Some part then runs far ahead of the others, and nothing holds it back.
+        """
+        last = self._first_start(start[-1])
+        ahead_s = last + (last - self._first_start(start[-2])) * (most - len(start))
+        return bool(end[2].max(initial=0.0) > 1.1 * ahead_s)
+
     def _witnesses(self, start: Floats, end: Floats) -> int:
         """Returns the number of steps that ran while every part of the job still had a step to run; later ones run
         alone."""
-        takes_part = self.graph.ops.column("enabled")[self.graph.op].astype(bool)
-        if not takes_part.any():
+        horizon = self._first_start(start[-1])
+        if np.isinf(horizon):
             return len(end) - 1
-        horizon = float(start[-1].min(where=takes_part, initial=np.inf))
         return max(int((end.max(axis=1) <= horizon * (1 + 1e-12)).sum()), 2)
+
+    def _first_start(self, start: Floats) -> float:
+        """Returns when the first op of a step starts; infinity where no op takes part."""
+        takes_part = self.graph.ops.column("enabled")[self.graph.op].astype(bool)
+        return float(start.min(where=takes_part, initial=np.inf))
 
     def _run(self, flows: Flows, durations: Floats, steps: int) -> tuple[Floats, Floats]:
         """(start, end) of every node in every step: [steps, nodes]."""
         world = make_world(self.graph, flows, durations, steps, self.fast)
-        self.events = (jit.compiled(simulate) if self.fast else simulate)(world)
+        loop = jit.compiled(simulate) if self.fast else simulate
+        ended = run_in_parts(lambda waiting, work: loop(world, waiting, work), "running the job")
+        self.events += int(world.counters[1])
         start = np.array(world.start).reshape(steps, self.graph.units)[:, self.graph.unit]
         end = np.array(world.end).reshape(steps, len(self.graph))
+        if not ended:
+            stuck = int(np.flatnonzero(np.isnan(end).any(axis=0))[0])
+            problem = f"{self.graph.place(stuck)} never ends: its times or rates are beyond all that can be meant"
+            raise InputError("out-of-range", problem)
         if np.isnan(end).any():
             stuck = int(np.flatnonzero(np.isnan(end[0]))[0]) if np.isnan(end[0]).any() else 0
             raise DeadlockError("deadlock", f"{self.graph.place(stuck)} is left nothing of a resource that others hold")
@@ -141,5 +161,5 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
         seen=room.counts(resources),
         flow_seen=room.counts(units),
         component=room.counts(units),
-        counters=room.counts(5),
+        counters=room.counts(6),
     )

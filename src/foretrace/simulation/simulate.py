@@ -50,6 +50,9 @@ a step of more microbatches, and equal microbatches would take different times."
 MAX_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 """Beyond this many nodes, running the job again for every family would take longer than a person waits."""
 
+MAX_EVENTS = 100_000
+"""Events of a run that did not settle, beyond which the job is not run again either."""
+
 
 def simulate_program(
     program: Program,
@@ -115,7 +118,7 @@ class _Runner:
     """A graph with its prices, and the executor that runs it.
 
     `waits_s` is what jitter adds to each node. `overlap_s` is what concurrent communication adds; `durations` include
-    it.
+    it. `events` is what the last run took, where resources are shared.
     """
 
     def __init__(self, graph: Graph, prices: Prices, shares: bool) -> None:
@@ -125,6 +128,7 @@ class _Runner:
         self.durations = prices.durations(graph)
         self.waits_s: Floats | None = None
         self.overlap_s = np.zeros(len(graph))
+        self.events = 0
         self._settled: Timeline | None = None
         self._alone: _Runner | None = None
         self._fixed = None if shares else FixedRun(graph)
@@ -262,7 +266,10 @@ class _Runner:
         )
         if self.waits_s is not None:
             latencies, durations = latencies + wait * self.waits_s, durations + wait * self.waits_s
-        return SharedRun(self.graph, latencies, prices.draws).timeline(durations)
+        run = SharedRun(self.graph, latencies, prices.draws)
+        timeline = run.timeline(durations)
+        self.events = run.events
+        return timeline
 
 
 def _read_off(
@@ -288,7 +295,9 @@ def _read_off(
         notes.append(
             Diagnostic("note", "left-out", "ops of this job share resources; the fixed executor runs each as if alone")
         )
-    if explain and len(graph) <= MAX_EXPLAINED[kind]:
+    unsettled = any(note.code == "steps-not-settled" for note in timeline.diagnostics)
+    quick = len(graph) <= MAX_EXPLAINED[kind] and not (unsettled and runner.events > MAX_EVENTS)
+    if explain and quick:
         limits, gains = _explained(runner, explain)
         gains = None if gains is None else (*gains, *runner.resource_gains(step))
     elif explain and network is not None and network.mode == "flow" and len(graph) <= MAX_EXPLAINED["fixed"]:

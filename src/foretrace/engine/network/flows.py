@@ -9,10 +9,11 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
 from foretrace.engine import jit
+from foretrace.engine.bounded import run_in_parts
 from foretrace.engine.jit import Room
 from foretrace.engine.maxmin import Filling, fill
 from foretrace.engine.network.fold import fold
-from foretrace.engine.network.loop import MessageState, simulate
+from foretrace.engine.network.loop import EVENTS, MessageState, simulate
 from foretrace.engine.network.messages import Messages, bytes_by_link, uses_of
 from foretrace.engine.order import sort_by
 
@@ -55,13 +56,17 @@ def run_flows(capacity: Floats, messages: Messages, *, window_s: float = 0.0, fo
     run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
     fast = jit.pays(32 * len(run))
     world = make_world(run, rates, fast)
-    events = (jit.compiled(simulate) if fast else simulate)(world, window_s)
+    loop = jit.compiled(simulate) if fast else simulate
+    ended = run_in_parts(lambda waiting, work: loop(world, window_s, waiting, work), "running messages on links")
     start, end, busy = np.array(world.start), np.array(world.end), np.array(world.busy)
+    if not ended or (np.isnan(end) & (np.array(world.held) == 0)).any():  # its turn has come, and it has no rate
+        problem = "a link is so slow that messages on it never arrive"
+        raise InputError("out-of-range", problem, hint="state the rates of links in Gb/s or GB/s")
     if np.isnan(end).any():
         raise InputError("deadlock", f"{int(np.isnan(end).sum()):,} messages wait for each other and never start")
     if small is not None:
         start, end, busy = start[small.message_kind], end[small.message_kind], busy[small.link_kind]
-    return Ran(start, end, link_bytes, np.where(link_bytes > 0, busy, 0.0), events, len(run))
+    return Ran(start, end, link_bytes, np.where(link_bytes > 0, busy, 0.0), int(world.counters[EVENTS]), len(run))
 
 
 def make_world(messages: Messages, capacity: Floats, fast: bool) -> MessageState:
@@ -103,7 +108,7 @@ def make_world(messages: Messages, capacity: Floats, fast: bool) -> MessageState
         seen=room.counts(links),
         message_seen=room.counts(count),
         component=room.counts(count),
-        counters=room.counts(5),
+        counters=room.counts(6),
     )
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from foretrace.basics.arrays import Floats
+from foretrace.engine.bounded import MAX_TIME_S, held_events, take_events
 from foretrace.engine.maxmin import Filling, fill
 
 REACHES, BEGINS, ENDS = 0, 1, 2
-EVENTS, ORDER, TOUCHED, STAMP, LINKS = 0, 1, 2, 3, 4
+EVENTS, ORDER, TOUCHED, STAMP, LINKS, WORK = 0, 1, 2, 3, 4, 5
 
 
 class MessageState(NamedTuple):
     """The messages as the loop needs them (fixed), and the state of the run. Those that come after message m are
     `later[later_start[m] : later_start[m + 1]]`; those whose bytes follow its own are `behind[behind_start[m] : …]`.
     `running` links the uses of messages under way, by link. `counters`: events, order of scheduling, touched links,
-    stamp of the component, links in it."""
+    stamp of the component, links in it, work done so far."""
 
     bytes: Any
     latency: Any
@@ -56,19 +58,31 @@ SAME_TIME = 1e-12
 """Events nearer to each other than this part of the time so far are one: they differ by rounding."""
 
 
-def simulate(w: MessageState, window_s: float) -> int:
-    """Runs all messages; returns the number of events. Events within a window share one calculation of rates, made at
-    the last of them."""
+def simulate(w: MessageState, window_s: float, waiting: Floats, max_work: int) -> Floats:
+    """Runs messages until all have arrived or `max_work` is done; returns the events that wait then.
+
+    Events within a window share one calculation of rates, made at the last of them. A time beyond `MAX_TIME_S`, or that
+    is not a number, ends the run with events that nothing waits for.
+
+    Args:
+        w: The messages, and the state of the run so far.
+        window_s: The length of the window.
+        waiting: The events that the run so far has left, as `held_events` returns them.
+        max_work: The work at which to return: events, and rates computed.
+    """
     heap = [(0.0, 0, -1, 0, 0)]  # time, tie-break by order of scheduling, kind, message, version
     heappop(heap)
-    for message in range(len(w.bytes)):
-        if w.waits[message] == 0:
-            ready(w, heap, message, 0.0)
-    while len(heap) > 0:
+    if w.counters[WORK] == 0:
+        for message in range(len(w.bytes)):
+            if w.waits[message] == 0:
+                ready(w, heap, message, 0.0)
+    take_events(heap, waiting)
+    while len(heap) > 0 and heap[0][0] <= MAX_TIME_S and w.counters[WORK] < max_work:
         now = heap[0][0]
         horizon = max(now * (1.0 + SAME_TIME), now + window_s)
         while len(heap) > 0 and heap[0][0] <= horizon:
             now, _, kind, message, version = heappop(heap)
+            w.counters[WORK] += 1
             if kind == REACHES:
                 admit(w, heap, message, now)
             elif kind == BEGINS:
@@ -77,7 +91,7 @@ def simulate(w: MessageState, window_s: float) -> int:
                 finish(w, heap, message, now)
         if w.counters[TOUCHED] > 0:
             refill(w, heap, now)
-    return int(w.counters[EVENTS])
+    return held_events(heap)
 
 
 def schedule(w: MessageState, heap: Any, time: float, kind: int, message: int) -> None:
@@ -167,6 +181,7 @@ def refill(w: MessageState, heap: Any, now: float) -> None:
         w.is_touched[w.touched[i]] = 0
     w.counters[TOUCHED] = 0
     n_messages = connect(w, stamp, n_links)
+    w.counters[WORK] += n_messages
     fill(w.filling, w.component, n_messages, w.touched, w.counters[LINKS])
     for i in range(n_messages):
         message = w.component[i]
