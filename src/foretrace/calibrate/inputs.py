@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import GivenPath, head_bytes, open_binary
+from foretrace.basics.files import given_path, head_bytes, open_binary
 from foretrace.cost.calibration import InputKind
 
 _PROFILE: Final = b"# foretrace kernel profile"
@@ -27,7 +25,7 @@ def input_kind(path: str | Path) -> InputKind:
     from foretrace.inputs.profiler_trace.format import looks_like_profile
 
     given = Path(path)
-    folder = GivenPath(str(path))
+    folder = given_path(path)
     if folder.is_folder:
         return "trace" if any(looks_like_profile(file.path) for file in folder.first_files) else "collectives"
     head = _head(given)
@@ -60,10 +58,10 @@ def _head(path: Path) -> bytes:
     """The first bytes of a file, unpacked."""
     from foretrace.inputs.profiler_trace.format.text import head_of
 
-    with open_binary(path, "measurement") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            hint = "write it to a file, and give that"
-            raise InputError("unreadable-file", "measurements are read from files", where=str(path), hint=hint)
+    if given_path(path).is_file and not path.is_file():
+        hint = "write it to a file, and give that"
+        raise InputError("unreadable-file", "measurements are read from files", where=str(path), hint=hint)
+    open_binary(path, "measurement").close()  # raises where it cannot be read
     head = head_of(path, _HEAD)
     if not head.strip():
         raise InputError("empty-file", "the file is empty", where=str(path), hint=KNOWN)
