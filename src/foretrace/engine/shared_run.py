@@ -19,7 +19,7 @@ from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 
 FIRST_STEPS, MAX_STEPS = 4, 32
-EVENTS_WORTH = 200_000
+EVENTS_WORTH = 60_000
 """A small job is run for more steps before it is given up as one that does not settle."""
 
 
