@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretrace.basics.errors import UsageError
+from foretrace.cli.emit import wrote
 
 if TYPE_CHECKING:
     from foretrace.workload.write_job import JobDraft

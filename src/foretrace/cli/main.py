@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -247,7 +247,7 @@ def _prepare_process() -> None:
 
 def _exit_code(arguments: list[str]) -> int:
     if sys.stdout is None:  # closed by whoever started the program
-        print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
+        _say("error: the answer cannot be written: standard output is closed")
         return 3
     # A command that is interrupted while it prints JSON must not leave half a document, nor two.
     document = StringIO() if "--json" in arguments else None
@@ -255,11 +255,11 @@ def _exit_code(arguments: list[str]) -> int:
         code, failure = _outcome(arguments, document)
         return _show(code, failure, document)
     except OSError as error:
-        print(f"error: the answer cannot be written: {error.strerror}", file=sys.stderr)
+        _say(f"error: the answer cannot be written: {error.strerror}")
         _discard_output()
         return 3
     except (KeyboardInterrupt, Terminated) as error:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         return error.exit_code if isinstance(error, Terminated) else INTERRUPTED
     except Exception:  # not even the error could be shown
         show_plainly()
@@ -318,18 +318,26 @@ def _show(code: int, failure: ForetraceError | None, document: StringIO | None) 
         sys.stdout.write(text)
         sys.stdout.flush()
     if failure is not None and failure.code == "interrupted":
-        print(failure.message, file=sys.stderr)
+        _say(failure.message)
     elif failure is not None and (document is None or answered):
         from foretrace.report.wrap import fit_text
 
-        print(fit_text(f"error: {failure}", sys.stderr), file=sys.stderr)
+        _say(fit_text(f"error: {failure}", sys.stderr))
     return code
 
 
+def _say(text: str) -> None:
+    """Writes to stderr; where nobody can read it, the exit code still tells."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def _refuse_empty(arguments: list[str]) -> None:
-    """Raises an error where a file's name has no characters, which would mean the current folder; what an empty value
-    of an option means is for its command to say."""
+    """Raises an error where a file's name has no characters, which would mean the current folder, or a null character,
+    which no name has; what an empty value of an option means is for its command to say."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
+        if "\0" in argument:
+            raise UsageError("usage", "an argument has a null character")
         if not argument and not before.startswith("-"):
             raise UsageError("missing-argument", "an argument is empty", hint="is a variable of the shell not set?")
 

@@ -103,3 +103,13 @@ def test_the_answer_does_not_depend_on_the_environment() -> None:
     assert shown[0].stdout.decode("ascii").count("-") >= shown[1].stdout.decode().count("−") > 0
     assert b"?" not in shown[0].stdout
     assert shown[1].stderr == b""
+
+
+def test_the_exit_code_does_not_depend_on_stderr() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, "simulate", "missing"], stderr=full, capture_output=False, check=False)
+    assert done.returncode == 3
+
+
+def test_a_null_character_is_refused() -> None:
+    assert call("inspect", "a\0b") == 2

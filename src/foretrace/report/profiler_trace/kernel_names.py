@@ -8,6 +8,8 @@ from typing import Final
 _WHAT: Final = re.compile(r"(\w*Functor\w*|(?<!\w)(?!gpu_kernel_impl)\w+_kernel_(?:cuda|impl)|(?<!\w)\w+Ops?(?=[<,>]))")
 _ANONYMOUS: Final = re.compile(r"\((anonymous namespace|lambda[^)]*)\)(::)?")
 _WRAPPER: Final = re.compile(r"^(void )?(cutlass::(Kernel2?|device_kernel)|cutlass__\w+::\w+)<(?P<inner>[\w:]+)")
+_MAX_NAME: Final = 4_000
+"""Characters of a name that are looked at: templates of real kernels have hundreds, and `_WHAT` takes their square."""
 _SPACES: Final = ("void ", "at::native::", "at::cuda::", "unrolled_", "vectorized_")
 
 
@@ -19,7 +21,7 @@ def short_kernel(name: str, width: int = 48) -> str:
     """
     if len(name) <= width:
         return name
-    plain = _ANONYMOUS.sub("", name)
+    plain = _ANONYMOUS.sub("", name[:_MAX_NAME])
     wrapped = _WRAPPER.match(plain)
     head = wrapped["inner"] if wrapped else re.split(r"[<(]", plain, maxsplit=1)[0]
     inner = None if wrapped else _WHAT.search(plain[len(head) :])
