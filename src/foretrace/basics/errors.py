@@ -7,7 +7,7 @@ for people that says what is wrong, where (a file and line, a field, a rank and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -190,6 +190,11 @@ def shown(text: str | bytes) -> str:
 def quoted(text: str | bytes) -> str:
     """Returns a word of a file in quotes, as `shown` shows it."""
     return f'"{shown(text)}"'
+
+
+def listed(words: Sequence[str], most: int = 8) -> str:
+    """Returns the first `most` words of a file as an error lists them."""
+    return ", ".join(map(shown, words[:most])) + (", …" if len(words) > most else "")
 
 
 def _shown(character: str) -> str:

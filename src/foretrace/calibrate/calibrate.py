@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, quoted, shown
 from foretrace.calibrate.fit import family_fits
 from foretrace.calibrate.inputs import KNOWN, input_kind
 from foretrace.calibrate.recorded import (
@@ -185,7 +185,7 @@ def _stated_gpus(traces: Sequence[RankProfile], profiles: Mapping[Path, KernelPr
     for path, profile in profiles.items():
         preset, device_name = profile.facts.get("preset", ""), profile.facts.get("gpu", "")
         if preset and sameness(device_name, preset) == "other":
-            problem = f"the profile is of {_shown(device_name)} and of {_shown(preset)}"
+            problem = f"the profile is of {shown(device_name)} and of {shown(preset)}"
             raise InputError("other-gpu", problem, where=str(path), hint="correct its header: gpu and preset")
         if preset or device_name:
             path_of[preset or preset_of(device_name)] = str(path)
@@ -202,7 +202,7 @@ def _gpu(named: str | None, cluster: Cluster | None, path_of: Mapping[str, str])
         where = path_of[next(iter(path_of))]
         raise InputError(
             "other-gpu",
-            f"measurements of {_shown(names[0])} and of {_shown(names[1])}",
+            f"measurements of {shown(names[0])} and of {shown(names[1])}",
             where=where,
             hint="calibrate one GPU at a time",
         )
@@ -218,14 +218,10 @@ def _gpu(named: str | None, cluster: Cluster | None, path_of: Mapping[str, str])
         hint = "say --gpu with the most similar one; see foretrace list gpus"
         raise InputError(
             "unknown-name",
-            f'GPU "{_shown(names[0])}" is not known',
+            f"GPU {quoted(names[0])} is not known",
             where=path_of.get(names[0]),
             hint=hint,
         ) from None
-
-
-def _shown(name: str) -> str:
-    return printable(shortened(name))
 
 
 def _take_traces(

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from foretrace.basics.documents import Document, Fields
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, printable, quoted, shown
 from foretrace.basics.files import read_whole
 from foretrace.basics.limits import limited
 from foretrace.basics.numbers import NumberError, real_number
@@ -197,7 +197,7 @@ def _read(path: str) -> Calibration:
         hint = f"this version of Foretrace reads {VERSION}; make the calibration again with foretrace calibrate"
         raise InputError(
             "unknown-version",
-            f'version "{printable(shortened(version))}" is not known',
+            f"version {quoted(version)} is not known",
             where=root.where("calibration"),
             hint=hint,
         )
@@ -269,7 +269,7 @@ def _file_of(root: Fields, name: str, file: str) -> Path:
         is_file = False
     if not is_file:
         hint = "it belongs next to the calibration: move both together, or calibrate again"
-        problem = f"the table {printable(shortened(table.name))} is missing"
+        problem = f"the table {shown(table.name)} is missing"
         raise InputError("file-not-found", problem, where=root.where(name), hint=hint)
     return table
 
@@ -307,7 +307,7 @@ def _made_of(fields: Fields) -> MadeOf:
     if input_kind is None:
         raise InputError(
             "unknown-name",
-            f'kind "{printable(shortened(kind))}" is not known',
+            f"kind {quoted(kind)} is not known",
             where=fields.where("kind"),
             hint=f"known: {', '.join(KINDS)}",
         )
@@ -330,7 +330,7 @@ def _host(root: Fields) -> HostFit | None:
     if style not in ("eager", "compiled"):
         raise InputError(
             "unknown-name",
-            f'style "{printable(shortened(style))}" is not known',
+            f"style {quoted(style)} is not known",
             where=fields.where("style"),
             hint="known: eager, compiled",
         )
@@ -357,7 +357,7 @@ def _number(fields: Fields, name: str, above_zero: bool = False, most: float = M
     try:
         return real_number(text, least=least, most=most)
     except NumberError as error:
-        problem = f"{name} is {printable(shortened(text))}"
+        problem = f"{name} is {shown(text)}"
         hint = f"expected a number {'above 0' if above_zero else 'from 0'}, at most {most:g}"
         raise InputError(error.code, problem, where=fields.where(name), hint=hint) from None
 

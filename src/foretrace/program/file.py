@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, located, printable, shortened
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, located, quoted
 from foretrace.basics.files import AnyFile
 from foretrace.basics.limits import check_limit
 from foretrace.basics.mesh import Mesh
@@ -343,7 +343,7 @@ def _lane(value: object, place: str) -> Lane:
         known = ", ".join(get_args(LaneKind))
         raise InputError(
             "unknown-name",
-            f'lane kind "{printable(shortened(lane.kind))}" is not known',
+            f"lane kind {quoted(lane.kind)} is not known",
             where=place,
             hint=f"known: {known}",
         )
@@ -360,7 +360,7 @@ def _diagnostic(value: object, place: str) -> Diagnostic:
     if diagnostic.level not in ("note", "warning"):
         raise InputError(
             "unknown-name",
-            f'level "{printable(shortened(diagnostic.level))}" is not known',
+            f"level {quoted(diagnostic.level)} is not known",
             where=place,
             hint="known: note, warning",
         )
@@ -445,9 +445,8 @@ def _fields(value: object, place: str, **kinds: tuple[type, ...]) -> dict[str, A
         )
     for name in value:
         if name not in kinds:
-            shown = printable(shortened(name))
             raise InputError(
-                "unknown-field", f'field "{shown}" is not known', where=place, hint=f"known: {', '.join(kinds)}"
+                "unknown-field", f"field {quoted(name)} is not known", where=place, hint=f"known: {', '.join(kinds)}"
             )
     for name, allowed in kinds.items():
         if name not in value:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, quoted
 from foretrace.basics.numbers import NumberError, whole_number
 
 DTYPE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
@@ -270,7 +270,7 @@ def _value(name: str, kind: str, text: str) -> int | str | bool:
 
 
 def _shown(text: str) -> str:
-    return f'kernel "{printable(shortened(text))}"'.replace("\n", " ")
+    return f"kernel {quoted(text)}"
 
 
 def grown(kernel: Kernel, factor: float) -> tuple[Kernel, float]:

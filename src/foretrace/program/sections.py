@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, shown
 from foretrace.basics.files import AnyFile, input_file, unreadable
 from foretrace.basics.limits import limited, too_large
 from foretrace.basics.outputs import write_whole
@@ -194,7 +194,7 @@ class _Reader:
         crc = self.number("a frame's checksum")
         if length > (FRAME_ROWS + 1) * _MAX_BYTES_PER_ROW:
             self.fail("damaged-file", f"a frame claims {length} bytes, more than any frame has")
-        name = printable(shortened(title.decode("ascii", "replace"))).replace("\n", " ")
+        name = shown(title.decode("ascii", "replace"))
         payload = self.take(length, f'section "{name}"')
         head = bytes([name_length]) + title + fields
         if zlib.crc32(payload, zlib.crc32(head)) != crc:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, quoted
 from foretrace.hardware.cluster import Cluster, Nic, Node
 from foretrace.hardware.presets import cluster
 from foretrace.validate.training_runs import RunConfig
@@ -41,7 +41,7 @@ def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
     if name is None:
         raise InputError(
             "unknown-name",
-            f'no cluster has the GPU "{printable(shortened(config.gpu))}"',
+            f"no cluster has the GPU {quoted(config.gpu)}",
             where=config.where,
             hint="see foretrace list gpus",
         )

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, quoted
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.models.presets import model as preset_model
 from foretrace.validate.training_runs import RunConfig
@@ -60,11 +60,7 @@ def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
         return _adapted(known, config)
     if "nemotron" in name:
         return _nemotron(config)
-    notes = (
-        ()
-        if re.search(r"llama|qwen|mi[sx]tral", name)
-        else (f'"{printable(shortened(config.model))}" is taken to be like Llama',)
-    )
+    notes = () if re.search(r"llama|qwen|mi[sx]tral", name) else (f"{quoted(config.model)} is taken to be like Llama",)
     return _llama(config, notes)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from foretrace.basics.errors import InputError, did_you_mean, printable, shortened
+from foretrace.basics.errors import InputError, did_you_mean, listed, shown
 from foretrace.basics.files import read_whole
 from foretrace.basics.limits import check_limit
 from foretrace.basics.numbers import NumberError, real_number, whole_number
@@ -233,8 +233,7 @@ def _repeated_ids(runs: list[TrainingRun]) -> list[str]:
     repeated = [name for name, count in counts.items() if count > 1]
     if not repeated:
         return []
-    listed = ", ".join(map(_shown, repeated[:5])) + (", …" if len(repeated) > 5 else "")
-    return [f"ids of several rows, each of which counts: {listed}"]
+    return [f"ids of several rows, each of which counts: {listed(repeated, 5)}"]
 
 
 def _check_lengths(row: dict[str, str]) -> None:
@@ -344,8 +343,7 @@ def _read_json_lines(text: str, name: str) -> TrainingRuns:
             runs.append(TrainingRun(_json_config(row, called, where), _json_measurement(row)))
         except _UnusableError as problem:
             skipped.append(SkippedRun(called, where, str(problem), _shown(row.get("family", "single-gpu"))))
-    listed = ", ".join(map(_shown, sorted(unknown)[:8])) + (", …" if len(unknown) > 8 else "")
-    notes = (f"fields that are not read: {listed}",) if unknown else ()
+    notes = (f"fields that are not read: {listed(sorted(unknown))}",) if unknown else ()
     return TrainingRuns(tuple(runs), tuple(skipped), notes)
 
 
@@ -477,7 +475,7 @@ def _text(row: dict[str, Any], name: str, default: str) -> str:
 def _shown(value: object) -> str:
     """Returns a value of a row as messages show it."""
     text = value if isinstance(value, str) else repr(value) if isinstance(value, int | float) else type(value).__name__
-    return printable(shortened(" ".join(text[: 2 * _MAX_NAME].split())))
+    return shown(" ".join(text[: 2 * _MAX_NAME].split()))
 
 
 def runs_of_family(runs: TrainingRuns, family: str | None, where: str) -> TrainingRuns:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, printable, quoted
 from foretrace.basics.files import AnyFile, read_whole, unpack
 from foretrace.basics.limits import check_limit
 from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
@@ -125,7 +125,7 @@ def parse_profile(text: str, path: str) -> KernelProfile:
     if version != str(VERSION):
         raise InputError(
             "unknown-version",
-            f'version "{printable(shortened(version))}" of the format is not known',
+            f"version {quoted(version)} of the format is not known",
             where=f"{path}:1",
             hint=_HINT,
         )
@@ -172,7 +172,7 @@ def _read_fact(line: str, facts: dict[str, str], where: str) -> None:
     if not colon or not key.strip():
         raise InputError("bad-syntax", 'a line of the header is "# key: value"', where=where)
     if key.strip() in facts:
-        raise InputError("duplicate-name", f'"{printable(shortened(key.strip()))}" is in the header twice', where=where)
+        raise InputError("duplicate-name", f"{quoted(key.strip())} is in the header twice", where=where)
     facts[key.strip()] = value.strip()
     check_limit(len(facts), _MAX_FACTS, "lines of a header", where)
 
@@ -186,7 +186,7 @@ def _read_row(line: str, where: str) -> KernelTimes:
     try:
         parsed = parse_kernels(text)
     except InputError as error:
-        problem = f'kernel "{printable(shortened(text))}" is not known or cannot be read'
+        problem = f"kernel {quoted(text)} is not known or cannot be read"
         raise InputError(error.code, problem, where=where, hint=error.hint) from None
     count, kernel = parsed[0]
     if len(parsed) != 1 or count != 1:
@@ -216,7 +216,7 @@ def _check_kernel(kernel: Kernel, where: str) -> None:
     elif not isinstance(kernel, Copy):
         for dtype in (kernel.dtype, getattr(kernel, "out", kernel.dtype)):
             if dtype not in DTYPE_BYTES:
-                problem = f'dtype "{printable(shortened(dtype))}" is not known'
+                problem = f"dtype {quoted(dtype)} is not known"
                 raise InputError("unknown-name", problem, where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from foretrace.basics.errors import ForetraceError, InputError, located, printable, shortened
+from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
 from foretrace.basics.plain import from_plain, to_plain
 from foretrace.inputs.answer_file.input import ENDING
@@ -59,7 +59,7 @@ def open_answer(path: str | Path | InputFile) -> Answer:
     except ForetraceError as error:
         raise error if error.where else located(error, str(path)) from None
     except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
-        problem = f"the header of the answer cannot be read: {printable(shortened(str(error)))}".replace("\n", " ")
+        problem = f"the header of the answer cannot be read: {shown(str(error))}"
         raise InputError("damaged-file", problem, where=str(path)) from None
 
 

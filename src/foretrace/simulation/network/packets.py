@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.basics.errors import InputError, UsageError, printable, shortened
+from foretrace.basics.errors import InputError, UsageError, shown
 from foretrace.basics.limits import limit_factor
 from foretrace.basics.numbers import real_number
 from foretrace.basics.processes import run_python
@@ -170,7 +170,7 @@ def _run(case: dict[str, Any]) -> list[float]:
         raise InputError("gave-up", f"ns-3 took more than {seconds:g} s", hint=_INSTEAD) from None
     except subprocess.CalledProcessError as error:
         last = str(error.stderr).strip().splitlines()[-1:] or ["it said nothing"]
-        raise InputError("tool-failed", f"ns-3 failed: {printable(shortened(last[0]))}", hint=_INSTEAD) from None
+        raise InputError("tool-failed", f"ns-3 failed: {shown(last[0])}", hint=_INSTEAD) from None
     return _ends(printed, len(case["flows"]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, shown
 from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
 EXPECTED: Final = 'expected what NCCL_GRAPH_DUMP_FILE writes: <graphs version="1"><graph id="0" pattern="4" …>'
@@ -79,7 +79,7 @@ def graphs_of(root: Element, name: str) -> Graphs:
     if root.tag != "graphs":
         raise InputError(
             "wrong-format",
-            f"<{printable(shortened(root.tag))}> instead of <graphs>",
+            f"<{shown(root.tag)}> instead of <graphs>",
             where=f"{name}:{root.line}",
             hint=EXPECTED,
         )

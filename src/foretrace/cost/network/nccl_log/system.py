@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, shown
 from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
 EXPECTED: Final = 'expected what NCCL_TOPO_DUMP_FILE writes: <system version="1"><cpu …><pci …><gpu …>'
@@ -70,7 +70,7 @@ def system_of(root: Element, name: str) -> System:
     if root.tag != "system":
         raise InputError(
             "wrong-format",
-            f"<{printable(shortened(root.tag))}> instead of <system>",
+            f"<{shown(root.tag)}> instead of <system>",
             where=f"{name}:{root.line}",
             hint=EXPECTED,
         )

@@ -9,7 +9,7 @@ from typing import Final
 from xml.parsers import expat
 
 from foretrace.basics import numbers
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, shown
 from foretrace.basics.limits import check_limit
 
 MAX_DEEP: Final = 64
@@ -114,7 +114,7 @@ def _checked(element: Element, key: str, name: str, read: Callable[..., float], 
     where, text = f"{name}:{element.line}", element.get(key)
     if text is None:
         hint = f"expected {key}=, a number"
-        raise InputError("missing-field", f"<{printable(shortened(element.tag))}> has no {key}", where=where, hint=hint)
+        raise InputError("missing-field", f"<{shown(element.tag)}> has no {key}", where=where, hint=hint)
     try:
         return read(text, least=least, most=most)
     except numbers.NumberError as error:

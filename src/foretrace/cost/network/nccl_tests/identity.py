@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, listed
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurements
 from foretrace.hardware.device_names import chip_of, preset_of, sameness
@@ -33,7 +33,7 @@ def of_gpu(measured: Measurements, gpu: str) -> Measurements:
     others = {name for name, how in same.items() if how == "other"}
     notes = list(measured.diagnostics)
     if variants := [name for name, how in same.items() if how == "other memory"]:
-        text = f"measured on {_listed(variants)}, which is {gpu} with another memory: links are the same"
+        text = f"measured on {listed(variants, 3)}, which is {gpu} with another memory: links are the same"
         notes.append(Diagnostic("note", "other-gpu", text, measured.name))
     if not others:
         return replace(measured, diagnostics=tuple(notes)) if variants else measured
@@ -41,17 +41,12 @@ def of_gpu(measured: Measurements, gpu: str) -> Measurements:
     if others == same.keys():
         raise InputError(
             "other-gpu",
-            f"collectives measured on {_listed(sorted(others))} are to price {gpu}",
+            f"collectives measured on {listed(sorted(others), 3)} are to price {gpu}",
             where=first.where,
             hint=f"name a cluster of {preset_of(first.gpu)}, or correct the name of the GPU in the file",
         )
     rows = [row for row in measured.rows if row.gpu not in others]
-    text = f"{len(measured.rows) - len(rows):,} rows measured on {_listed(sorted(others))} are not used for {gpu}"
+    text = f"{len(measured.rows) - len(rows):,} rows measured on {listed(sorted(others), 3)} are not used for {gpu}"
     notes.append(Diagnostic("warning", "other-gpu", text, first.where))
     again = measurements_of(rows, [note for note in notes if note.code != "repaired-input"], measured.name)
     return replace(again, source=measured.source, partial=measured.partial, measured_on=measured.measured_on)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(printable(shortened(name)) for name in names[:3])
-    return f"{shown}, …" if len(names) > 3 else shown

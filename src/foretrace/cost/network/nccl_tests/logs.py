@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, shown
 from foretrace.basics.limits import MAX_GPUS
 from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency, ratio_of
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
@@ -168,7 +168,7 @@ def _device(test: _Test, where: str) -> str:
     """The GPU of all ranks."""
     devices = list(dict.fromkeys(device for _, device in test.ranks.values()))
     if len({chip_of(device) for device in devices} - {None}) > 1:
-        listed = " and of ".join(printable(shortened(device)) for device in devices[:2])
+        listed = " and of ".join(shown(device) for device in devices[:2])
         raise InputError("other-gpu", f"ranks are of {listed}", where=where, hint="measure one kind of GPU at a time")
     return next((device for device in devices if chip_of(device)), devices[0])
 

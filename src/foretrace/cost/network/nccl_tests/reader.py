@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError, printable
+from foretrace.basics.errors import Diagnostic, InputError, listed
 from foretrace.basics.files import given_path, read_whole
 from foretrace.basics.limits import check_limit, limited
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
@@ -42,10 +42,8 @@ def read_measurements(path: str | Path) -> Measurements:
                 rows += parsed[0]
                 notes += parsed[1]
         if skipped:
-            named = ", ".join(map(printable, skipped[:8])) + (", …" if len(skipped) > 8 else "")
-            notes.append(
-                Diagnostic("note", "files-skipped", f"files without measurements are not used: {named}", str(start))
-            )
+            text = f"files without measurements are not used: {listed(skipped)}"
+            notes.append(Diagnostic("note", "files-skipped", text, str(start)))
     else:
         parsed = _read(start)
         if parsed is None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, listed, quoted
 from foretrace.basics.limits import MAX_GPUS, check_limit
 from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
@@ -158,7 +158,7 @@ def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _
     if unknown := [column for column in columns if column and column not in used | _UNUSED]:
         notes.append(
             Diagnostic(
-                "note", "unknown-field", f"columns that are not known are not used: {_listed(unknown)}", f"{name}:1"
+                "note", "unknown-field", f"columns that are not known are not used: {listed(unknown)}", f"{name}:1"
             )
         )
     if not names_itself and named.collective is Collective.TRANSFER:
@@ -166,7 +166,7 @@ def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _
             Diagnostic("note", "odd-input", "times of send and receive cover both directions; half is one way", name)
         )
     if seen.unknown:
-        count, words = sum(seen.unknown.values()), _listed(sorted(seen.unknown))
+        count, words = sum(seen.unknown.values()), listed(sorted(seen.unknown))
         notes.append(
             Diagnostic("note", "rows-skipped", f"{count:,} rows of other collectives are not used: {words}", name)
         )
@@ -180,15 +180,11 @@ def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _
     return notes
 
 
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(printable(shortened(word)) for word in words[:8]) + (", …" if len(words) > 8 else "")
-
-
 def _check_repeats(head: Iterable[str], columns: Mapping[str, int], name: str) -> None:
     counts = Counter(column.strip().lower() for column in head)
     for column in columns:
         if column and counts[column] > 1:
-            problem = f'the column "{printable(shortened(column))}" is there twice'
+            problem = f"the column {quoted(column)} is there twice"
             raise InputError("duplicate-name", problem, where=f"{name}:1")
 
 
