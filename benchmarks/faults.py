@@ -39,7 +39,7 @@ Contents = dict[Path, bytes]
 
 
 class Terminated(BaseException):
-    """SIGTERM, where the command line does not raise an exception for it itself."""
+    """Stands for SIGTERM where the command line does not raise an exception for it itself."""
 
 
 def _raise(_number: int, _frame: object) -> None:
@@ -113,7 +113,7 @@ def files_of(folder: Path) -> Contents:
 
 
 class Job:
-    """A command with its folder, what it reads, and its outputs as they are before and after it."""
+    """Holds a command with its folder, what it reads, and its outputs as they are before and after it."""
 
     def __init__(self, name: tuple[str, str], folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -147,10 +147,10 @@ class Job:
             path.write_bytes(OLD)
 
     def is_whole(self, path: Path, data: bytes) -> bool:
-        """Whether a file has its old or its new content.
+        """Returns whether a file has its old or its new content.
 
-        Some answers hold times, which differ from run to run, and sweeps that are interrupted show what they have: of
-        these the file must be complete in itself.
+        Some answers hold times, which differ from run to run, and sweeps that are interrupted show what they have. Such
+        a file must be complete in itself.
         """
         if data in (OLD, self.new[path]):
             return True

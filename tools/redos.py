@@ -26,7 +26,7 @@ import foretrace
 
 LONG_BYTES = 1 << 16
 MAX_SECONDS = 0.5
-"""What a pattern may take on `LONG_BYTES`: a reader does little else with a line of that length."""
+"""The time that a pattern may take on `LONG_BYTES`: a reader does little else with a line of that length."""
 
 _ENOUGH_S = 0.01
 _METHODS = ("search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split")
@@ -40,7 +40,7 @@ BOUNDED: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Subject:
-    """A pattern, its name, and the methods by which the package uses it."""
+    """Holds a pattern, its name, and the methods by which the package uses it."""
 
     name: str
     pattern: re.Pattern[Any]

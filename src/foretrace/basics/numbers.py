@@ -102,6 +102,26 @@ def number_error(
     return InputError(error.code, f"{shown(name)} {shown_value(value)} {error.problem}", where=where, hint=hint)
 
 
+def whole_field(
+    name: str, value: object, where: str | None, *, least: int = 0, most: int = MAX_WHOLE, hint: str | None = None
+) -> int:
+    """Returns the whole number of a field called `name`; raises the error of `number_error` where it is not one."""
+    try:
+        return whole_number(value, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, name, value, where, hint) from None
+
+
+def real_field(
+    name: str, value: object, where: str | None, *, least: float = 0.0, most: float = MAX_REAL, hint: str | None = None
+) -> float:
+    """Returns the finite number of a field called `name`; raises the error of `number_error` where it is not one."""
+    try:
+        return real_number(value, least=least, most=most)
+    except NumberError as error:
+        raise number_error(error, name, value, where, hint) from None
+
+
 def _number(value: object) -> int | float:
     """Returns the finite number that a value is, whole where it is written without a fraction or an exponent."""
     if isinstance(value, bytes):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.numbers import MAX_REAL, MAX_WHOLE, NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import MAX_REAL, MAX_WHOLE, NumberError, real_field, whole_field
 
 MAX_NESTING: Final = 200
 """Levels of lists and objects in JSON; real files have fewer than 20."""
@@ -109,22 +109,12 @@ class Record:
     def whole(self, name: str, default: Any = _REQUIRED, *, least: int = 0, most: int = MAX_WHOLE) -> int:
         """Returns a whole number from `least` to `most`."""
         value = self._value(name, default)
-        if value is default:
-            return int(default)
-        try:
-            return whole_number(value, least=least, most=most)
-        except NumberError as error:
-            raise number_error(error, name, value, self.where) from None
+        return int(default) if value is default else whole_field(name, value, self.where, least=least, most=most)
 
     def real(self, name: str, default: Any = _REQUIRED, *, least: float = 0.0, most: float = MAX_REAL) -> float:
         """Returns a finite number from `least` to `most`."""
         value = self._value(name, default)
-        if value is default:
-            return float(default)
-        try:
-            return real_number(value, least=least, most=most)
-        except NumberError as error:
-            raise number_error(error, name, value, self.where) from None
+        return float(default) if value is default else real_field(name, value, self.where, least=least, most=most)
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
         """Returns a text."""
@@ -176,11 +166,8 @@ def dims_of(values: Sequence[Any], name: str, where: str, *, least: int = 0, _le
     for value in values:
         if isinstance(value, list | tuple):
             sizes.append(dims_of(value, name, where, least=least, _level=_level + 1))
-            continue
-        try:
-            sizes.append(whole_number(value, least=least))
-        except NumberError as error:
-            raise number_error(error, name, value, where) from None
+        else:
+            sizes.append(whole_field(name, value, where, least=least))
     return tuple(sizes)
 
 

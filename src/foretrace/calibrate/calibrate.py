@@ -193,7 +193,7 @@ def _stated_gpus(traces: Sequence[RankProfile], profiles: Mapping[Path, KernelPr
 
 
 def _gpu(named: str | None, cluster: Cluster | None, path_of: Mapping[str, str]) -> Gpu:
-    """Returns the GPU that all files are of, as they say or as it is named. Raises InputError where these differ."""
+    """Returns the GPU of all files, as they state it or as it is named. Raises InputError where these differ."""
     asked = gpu_preset(named).name if named is not None else None
     if asked is None and cluster is not None:
         asked = cluster.gpu.base or cluster.gpu.name

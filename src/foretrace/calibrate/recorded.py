@@ -19,7 +19,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import real_field, whole_field
 from foretrace.cost.calibration import MAX_LAUNCH_S, HostFit
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
@@ -315,16 +315,11 @@ def profiled_host(facts: Mapping[str, str], where: str) -> HostFit | None:
     """Returns the launch time that the header of a kernel profile reports; None if it reports none."""
     parts = []
     for way in ("forward", "backward"):
-        names = (f"host_{way}_us", f"host_{way}_launches")
-        if names[0] not in facts or names[1] not in facts:
+        time_name, count_name = f"host_{way}_us", f"host_{way}_launches"
+        if time_name not in facts or count_name not in facts:
             return None
-        try:
-            name = names[0]
-            spent = real_number(facts[name], most=1e6 * MAX_LAUNCH_S)
-            name = names[1]
-            parts.append((spent, whole_number(facts[name], most=_MAX_LAUNCHES)))
-        except NumberError as error:
-            raise number_error(error, name, facts[name], where) from None
+        each_us = real_field(time_name, facts[time_name], where, most=1e6 * MAX_LAUNCH_S)
+        parts.append((each_us, whole_field(count_name, facts[count_name], where, most=_MAX_LAUNCHES)))
     launches = sum(count for _, count in parts)
     spent_us = sum(us * count for us, count in parts)
     return HostFit(1e-6 * spent_us / launches, launches) if launches > 0 and spent_us > 0 else None

@@ -35,7 +35,6 @@ from typing import Any, Final, Literal
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import Diagnostic, InputError, printable, quoted, shown
 from foretrace.basics.files import read_whole
-from foretrace.basics.limits import limited
 from foretrace.basics.numbers import NumberError, real_number
 from foretrace.basics.outputs import write_whole
 from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, parse_profile, profile_text
@@ -187,10 +186,10 @@ def _cached(path: str, changed_ns: int, size: int) -> Calibration:  # noqa: ARG0
 
 def _read(path: str) -> Calibration:
     document = Document(path, "calibration", _EXPECTED, _EXAMPLE)
-    node = document.compose(document.read(limited(MAX_BYTES)))
+    node = document.compose(document.read(MAX_BYTES))
     entries = document.entries(node, "a calibration")
     if "calibration" not in entries:
-        raise InputError("wrong-format", "this is no calibration", where=path, hint=_EXPECTED)
+        raise InputError("wrong-format", "this is not a calibration", where=path, hint=_EXPECTED)
     root = document.fields(node, _KEYS, ("calibration", "gpu"))
     version = root.text("calibration", "")
     if version not in _KNOWN_VERSIONS:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.hardware.figures import check_figure, check_total
+from foretrace.hardware.figures import check_count, check_figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Gpu:
             raise InputError("bad-value", "peak_flops names no dtype", hint='expected e.g. {"bf16": 989e12}')
         for dtype, flops in self.peak_flops.items():
             check_figure(f"peak_flops of {dtype}", flops)
-        check_total("links", self.links, 0, 1_000)
-        check_total("compute_units", self.compute_units, 0, 4_096)
+        check_count("links", self.links, 0)
+        check_count("compute_units", self.compute_units, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class Node:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_total("gpus", self.gpus, 1, 1_024)
-        check_total("domain_gpus", self.domain_gpus, 1, 100_000)
-        check_total("nics", self.nics, 1, 1_024)
+        check_count("gpus", self.gpus)
+        check_count("domain_gpus", self.domain_gpus)
+        check_count("nics", self.nics)
 
     @property
     def island_gpus(self) -> int:
@@ -120,7 +120,7 @@ class Cluster:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.nodes is not None:
-            check_total("nodes", self.nodes, 1, 10_000_000)
+            check_count("nodes", self.nodes)
         if self.domain_gpus is not None:
             check_domain_gpus(self.node, self.domain_gpus, self.where)
 

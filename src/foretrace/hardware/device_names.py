@@ -48,14 +48,14 @@ _FORMS: Final = {"sxm", "sxm2", "sxm3", "sxm4", "sxm5", "sxm6", "pcie", "nvl"}
 
 
 def preset_of(name: str) -> str:
-    """Our name of a GPU from the driver's; one of its own where we have none."""
+    """Returns the preset of a GPU that a driver names; the name in lower case where there is no preset."""
     chip = chip_of(name)
     presets = (preset for part, preset in _PRESETS if part in name and chip_of(part) == chip)
     return next(presets, "-".join(name.lower().split()))
 
 
 def chip_of(text: str) -> str | None:
-    """The chip that a text names, as "h100"; None where it names none that is known, or several."""
+    """Returns the chip that a text names, such as "h100"; None where it names none that is known, or several."""
     lowered = text[:_MAX_CHARACTERS].lower()
     chips = {f"rtx{number}" for number in _DESKTOP.findall(lowered)}
     for word in _WORD.findall(lowered):
@@ -66,7 +66,7 @@ def chip_of(text: str) -> str | None:
 
 
 def sameness(device: str, gpu: str) -> Sameness:
-    """Whether a text names a GPU that we call `gpu`; unknown where one of the two names no chip."""
+    """Returns whether a text names the preset `gpu`; "unknown" where one of the two names no known chip."""
     chips = chip_of(device), chip_of(gpu)
     if None in chips:
         return "unknown"

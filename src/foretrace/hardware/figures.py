@@ -22,7 +22,7 @@ _PREFIX: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class FigureRange:
-    """The values of a figure that are possible, and those that hardware has, in SI units."""
+    """Holds the values of a figure that are possible, and those that hardware has, in SI units."""
 
     least: float
     most: float
@@ -82,8 +82,22 @@ def check_figure(name: str, value: object, *, zero: bool = False) -> None:
         raise number_error(error, name, value, None, "expected a figure in SI units: bytes, bytes/s, FLOP/s") from None
 
 
-def check_total(name: str, value: object, least: int, most: int) -> None:
-    """Raises an error unless a value is a whole number from `least` to `most`."""
+MAX_COUNTS: Final[Mapping[str, int]] = {
+    "links": 1_000,
+    "compute_units": 4_096,
+    "bridged_gpus": 16,
+    "gpus": 1_024,
+    "nics": 1_024,
+    "domain_gpus": 100_000,
+    "nodes": 10_000_000,
+}
+"""The largest counts of a GPU, a node and a cluster, far above those that exist: 18 links, 304 compute units, 16 GPUs
+of a node, 72 GPUs that links join. Hypothetical hardware is possible, and three digits too many are not."""
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raises an error unless a value is a whole number from `least` to what `MAX_COUNTS` has for its name."""
+    most = MAX_COUNTS[name]
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         problem = NumberError("out-of-range", "cannot be meant")
         error: InputError = number_error(problem, name, value, None, f"expected {least:,} to {most:,}")

@@ -22,7 +22,7 @@ from foretrace.basics.units import (
 )
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node, check_domain_gpus
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.hardware.figures import FIGURES, unusual_figure
+from foretrace.hardware.figures import FIGURES, MAX_COUNTS, unusual_figure
 from foretrace.hardware.topology_reader import read_ratio, read_topology
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
     fields, base = _opened(document, node, GPU_KEYS, ("memory", "memory_bandwidth", "bf16"), presets.gpu, base, _GPU)
     peaks = dict(base.peak_flops) if base else {}
     peaks |= {dtype: _flops(fields, dtype) for dtype in DTYPES if dtype in fields}
-    links = _count(fields, "links", base.links if base else 0, least=0, most=1_000)
+    links = _count(fields, "links", base.links if base else 0, least=0)
     return Gpu(
         **_about(fields, base, name or "custom-gpu"),
         vendor=fields.text("vendor", base.vendor if base else "unknown"),
@@ -99,13 +99,13 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
         peak_flops={dtype: peaks[dtype] for dtype in DTYPES if dtype in peaks},
         links=links,
         link_bytes_per_s=_link_rate(fields, links, base),
-        bridged_gpus=_count(fields, "bridged_gpus", base.bridged_gpus if base else 0, least=0, most=16),
+        bridged_gpus=_count(fields, "bridged_gpus", base.bridged_gpus if base else 0, least=0),
         base=_preset_of(fields, base),
         pcie_bytes_per_s=_rate(
             fields, "pcie_bandwidth", lambda: base.pcie_bytes_per_s if base else PCIE_GEN5_BYTES_PER_S
         ),
         host_bytes_per_s=_rate(fields, "host_bandwidth", lambda: base.host_bytes_per_s if base else 0.0),
-        compute_units=_count(fields, "compute_units", base.compute_units if base else 0, least=8, most=4_096),
+        compute_units=_count(fields, "compute_units", base.compute_units if base else 0, least=8),
         power_w=_power(fields, base.power_w if base else 0.0),
     )
 
@@ -137,7 +137,7 @@ def read_node(
         if "gpu" in fields
         else _of(base).gpu
     )
-    gpus = _count(fields, "gpus", base.gpus if base else 0, most=1_024)
+    gpus = _count(fields, "gpus", base.gpus if base else 0)
     domain = _domain(fields, base, gpu, gpus)
     # Without a switch the links of a GPU are dealt out to its neighbours: pairs over a bridge, AMD's full mesh.
     switched = base.switched if base else domain > 2 and gpu.vendor.upper() != "AMD"
@@ -152,7 +152,7 @@ def read_node(
         nic=read_nic(document, fields["nic"], presets, base=base.nic if base else None)
         if "nic" in fields
         else _of(base).nic,
-        nics=_count(fields, "nics", nics, most=1_024),
+        nics=_count(fields, "nics", nics),
     )
 
 
@@ -170,12 +170,12 @@ def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name:
     node_of = read_node(document, fields["node"], presets, base=inner) if "node" in fields else _of(inner)
     domain_gpus = base.domain_gpus if base else None
     if "domain_gpus" in fields:
-        domain_gpus = _count(fields, "domain_gpus", 0, most=100_000)
+        domain_gpus = _count(fields, "domain_gpus", 0)
         check_domain_gpus(node_of, domain_gpus, fields.where("domain_gpus"))
     return Cluster(
         **about,
         node=node_of,
-        nodes=_count(fields, "nodes", 0, most=10_000_000) if "nodes" in fields else nodes,
+        nodes=_count(fields, "nodes", 0) if "nodes" in fields else nodes,
         topology=topology,
         domain_gpus=domain_gpus,
         where=None if document.shipped else document.where(node),
@@ -259,8 +259,8 @@ def _power(fields: Fields, default: float) -> float:
     return _figure(fields, "power_w", _watts)
 
 
-def _count(fields: Fields, name: str, default: int, *, least: int = 1, most: int) -> int:
-    return fields.number(name, parse_count, least, most, format_count) if name in fields else default
+def _count(fields: Fields, name: str, default: int, *, least: int = 1) -> int:
+    return fields.number(name, parse_count, least, MAX_COUNTS[name], format_count) if name in fields else default
 
 
 def _topology(document: Document, fields: Fields, base: Topology) -> Topology:
@@ -313,7 +313,7 @@ def _domain(fields: Fields, base: Node | None, gpu: Gpu, gpus: int) -> int:
     kept = base.domain_gpus if base and base.domain_gpus != base.gpus else gpus
     if gpu.bridged_gpus and gpus % gpu.bridged_gpus == 0:
         kept = gpu.bridged_gpus
-    domain = _count(fields, "domain_gpus", kept if gpu.links else 1, most=100_000)
+    domain = _count(fields, "domain_gpus", kept if gpu.links else 1)
     where = fields.where("domain_gpus" if "domain_gpus" in fields else "gpus")
     if domain > 1 and gpu.links == 0:
         raise InputError(

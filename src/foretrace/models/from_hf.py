@@ -11,7 +11,7 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
 from foretrace.basics.files import AnyFile
-from foretrace.basics.numbers import NumberError, number_error, whole_number
+from foretrace.basics.numbers import whole_field
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.hf_config import HfConfig, read_hf_config
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
@@ -222,13 +222,8 @@ def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
 
 def _listed_layers(config: HfConfig, name: str) -> set[int]:
     """Returns the layers of a list; one that the model does not have, as `[-1]` for none, is not counted."""
-    layers: set[int] = set()
-    for text in config.texts(name):
-        try:
-            layers.add(whole_number(text, least=-1, most=10 * MAX_LAYERS))
-        except NumberError as error:
-            raise number_error(error, name, text, config.where(name), "expected numbers of layers") from None
-    return layers
+    where, hint = config.where(name), "expected numbers of layers"
+    return {whole_field(name, text, where, least=-1, most=10 * MAX_LAYERS, hint=hint) for text in config.texts(name)}
 
 
 def _deepseek(reading: _Reading) -> Model:

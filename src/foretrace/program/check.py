@@ -296,7 +296,9 @@ def _check_amounts(program: Program) -> None:
         raise InputError("invalid-program", "resident.bytes: the sizes are more than can be meant")
     tokens = program.tokens_per_step
     if tokens is not None and not 0 < tokens <= _MAX_TOKENS:
-        raise InputError("invalid-program", f"tokens_per_step is {tokens:g}; it must be above zero and below 1e18")
+        raise InputError(
+            "invalid-program", f"tokens_per_step is {tokens:g}; it must be above zero and below {_MAX_TOKENS:g}"
+        )
 
 
 _SIZES = {"memory_alloc_bytes": "memory_op", "memory_free_bytes": "memory_op", "send_bytes": "send_op"}

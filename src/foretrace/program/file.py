@@ -20,7 +20,7 @@ from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, loca
 from foretrace.basics.files import AnyFile
 from foretrace.basics.limits import check_limit
 from foretrace.basics.mesh import Mesh
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import real_field, whole_field
 from foretrace.basics.records import read_json
 from foretrace.program.check import check, check_kernels
 from foretrace.program.classes import RankClasses, classes_of, coarsest
@@ -484,13 +484,10 @@ def _items(values: list[object], place: str, kind: type) -> tuple[Any, ...]:
 
 def _check_number(value: object, name: str, place: str) -> None:
     """Raises an error where a value is a number that is negative, not finite or too large; the header has none."""
-    try:
-        if type(value) is int:
-            whole_number(value)
-        elif type(value) is float:
-            real_number(value)
-    except NumberError as error:
-        raise number_error(error, name, value, place) from None
+    if type(value) is int:
+        whole_field(name, value, place)
+    elif type(value) is float:
+        real_field(name, value, place)
 
 
 def plain_fields(part: Any) -> dict[str, Any]:

@@ -198,7 +198,7 @@ MAX_SIZE: Final = 1 << 60
 MAX_COUNT: Final = 1_000_000_000
 MAX_FLOPS: Final = 1e24
 MAX_MOVED_BYTES: Final = 1e21
-"""Limits on what a text of kernels may say: a GPU of today would compute and move for tens of years."""
+"""Limits on a text of kernels: a GPU of today would compute and move that for tens of years."""
 
 _AT_LEAST_ONE: Final = ("groups", "launches")
 _CHOICES: Final = {

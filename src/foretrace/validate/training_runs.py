@@ -452,7 +452,7 @@ def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:
 
 
 def _positive(row: dict[str, Any], name: str) -> float | None:
-    """A number above 0 of any unit; None where the row says nothing."""
+    """Returns a number above 0 of any unit; None where the row has none."""
     value = row.get(name)
     if value is None or value == "":
         return None
@@ -463,7 +463,7 @@ def _positive(row: dict[str, Any], name: str) -> float | None:
 
 
 def _text(row: dict[str, Any], name: str, default: str) -> str:
-    """A text of a line of JSON; the default where the row says nothing."""
+    """Returns a text of a line of JSON; the default where the row has none."""
     value = row.get(name)
     if value is None:
         return default

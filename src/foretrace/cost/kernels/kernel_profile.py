@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Final
 from foretrace.basics.errors import InputError, printable, quoted
 from foretrace.basics.files import AnyFile, read_whole, unpack
 from foretrace.basics.limits import check_limit
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import real_field
 from foretrace.basics.outputs import write_whole
 from foretrace.program.kernels import (
-    DTYPE_BYTES,
     Attention,
     Copy,
     Gemm,
@@ -47,14 +46,12 @@ MAX_LINES: Final = 200_000
 _MAX_LINE: Final = 1000
 _MAX_FACTS: Final = 200
 _MIN_S, _MAX_S = 1e-8, 1e3
-_MAX_SIZE: Final = 1 << 50
-"""Of any size of a kernel: elements, bytes, sequences."""
 _MAY_BE_ZERO: Final = frozenset({"read", "write", "rows", "fixed", "largest"})
-_SIZES: Final[dict[type, tuple[tuple[str, int], ...]]] = {
-    kind: tuple((field.name, 0 if field.name in _MAY_BE_ZERO else 1) for field in fields(kind) if field.type == "int")
+_SIZES: Final[dict[type, tuple[str, ...]]] = {
+    kind: tuple(field.name for field in fields(kind) if field.type == "int" and field.name not in _MAY_BE_ZERO)
     for kind in (Gemm, GroupedGemm, Attention, Stream, Copy)
 }
-"""The fields of each kind of kernel that are sizes, each with the least it can be."""
+"""The sizes of each kind of kernel that are at least 1."""
 _MAX_CLOCK_MHZ, _MAX_POWER_W = 1e5, 1e5
 _HINT: Final = f'a kernel profile begins "# {_TITLE}: {VERSION}"; `foretrace measure gpu` writes one'
 _FIELDS: Final = "<kernel>, burst s, sustained s, clock MHz, power W; between tabs"
@@ -104,7 +101,7 @@ def profile_text(facts: Mapping[str, str], measured: Iterable[KernelTimes], rema
 
 
 def read_profile(path: AnyFile) -> KernelProfile:
-    """The profile in a file, packed by gzip or plain."""
+    """Returns the profile in a file, packed by gzip or plain."""
     data = read_whole(path, "kernel profile", _HINT, MAX_BYTES)
     try:
         text = unpack(data, "kernel profile", str(path), MAX_BYTES).decode("utf-8")
@@ -114,7 +111,7 @@ def read_profile(path: AnyFile) -> KernelProfile:
 
 
 def parse_profile(text: str, path: str) -> KernelProfile:
-    """The profile in a text that errors call `path`."""
+    """Returns the profile in a text that errors call `path`."""
     import numpy as np  # writing must not need it
 
     check_limit(text.count("\n"), MAX_LINES, "lines", path)
@@ -202,26 +199,12 @@ def _read_row(line: str, where: str) -> KernelTimes:
 
 
 def _check_kernel(kernel: Kernel, where: str) -> None:
-    """Raises an error where a size cannot be one, or the kernel does nothing."""
-    for name, least in _SIZES[type(kernel)]:
-        value = getattr(kernel, name)
-        if not least <= value <= _MAX_SIZE:
-            try:
-                whole_number(value, least=least, most=_MAX_SIZE)
-            except NumberError as error:
-                raise number_error(error, name, value, where) from None
-    if isinstance(kernel, Stream):
-        if not kernel.read + kernel.write:
-            raise InputError("out-of-range", "the kernel moves no bytes", where=where)
-    elif not isinstance(kernel, Copy):
-        for dtype in (kernel.dtype, getattr(kernel, "out", kernel.dtype)):
-            if dtype not in DTYPE_BYTES:
-                problem = f"dtype {quoted(dtype)} is not known"
-                raise InputError("unknown-name", problem, where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
+    """Raises an error where the kernel does nothing, which programs may have and nobody measures."""
+    if empty := [name for name in _SIZES[type(kernel)] if not getattr(kernel, name)]:
+        raise InputError("out-of-range", f"the kernel has {empty[0]}=0", where=where)
+    if isinstance(kernel, Stream) and not kernel.read + kernel.write:
+        raise InputError("out-of-range", "the kernel moves no bytes", where=where)
 
 
 def _figure(text: str, what: str, where: str, least: float, most: float) -> float:
-    try:
-        return real_number(text, least=least, most=most)
-    except NumberError as error:
-        raise number_error(error, f"the {what}", text, where, _FIELDS) from None
+    return real_field(f"the {what}", text, where, least=least, most=most, hint=_FIELDS)

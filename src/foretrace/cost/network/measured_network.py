@@ -43,13 +43,13 @@ other numbers of GPUs alone (a test does it again). No training step was looked 
 too is an assumption: nobody measured these next to an all-reduce on one machine."""
 
 MIN_BOUND_PART: Final = 0.5
-"""The part of the least time by line rates that a measured time may be. What is shorter cannot have been measured on
+"""The part of the least time by line rates that a measured time may be. A shorter time cannot have been measured on
 such a cluster and is not used. A group that leaves GPUs of its nodes idle can use their NICs too: real times of 3 of 8
 A100s on each of two nodes are 0.8 of the least time."""
 
 MAX_OFF_MODEL: Final = 10.0
-"""From which factor on, either way, a measured time is reported to differ from the model's. Real times of small
-messages are up to 18 times as long (256 A100s)."""
+"""The factor, either way, from which on a measured time is reported to differ from the model's, as for kernels
+(`foretrace.cost.kernels.plausible`). Real times of small messages are up to 18 times as long (256 A100s)."""
 
 _MODEL, _MEASURED, _ANCHORED = range(3)
 """The numbers of the sources."""
@@ -222,7 +222,7 @@ class MeasuredNetwork:
         return self.model.limit(collective, layout, size_bytes)
 
     def _take(self, table: MeasurementTable) -> list[Diagnostic]:
-        """Keeps a table with its layout; says where it does not fit the cluster."""
+        """Keeps a table with its layout; returns the warning where it does not fit the cluster."""
         node = self.model.cluster.node
         if -(-table.gpus // table.nodes) > node.gpus:
             if self.measurements.partial:  # of tables that nobody gave, what does not fit is no one's mistake
@@ -272,7 +272,7 @@ class MeasuredNetwork:
 
     @cached_property
     def _off_model(self) -> tuple[Diagnostic, ...]:
-        """Measured times that are far off the model's, in one warning."""
+        """Reports the measured times that are far off the model's, in one warning."""
         count, total, worst, text, where = 0, 0, 0.0, "", ""
         for measured in (measured for tables in self._tables.values() for measured in tables):
             table = measured.table

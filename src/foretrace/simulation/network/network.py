@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError, UsageError
-from foretrace.basics.numbers import NumberError, number_error, whole_number
+from foretrace.basics.numbers import whole_field
 from foretrace.basics.placement import Placement
 from foretrace.basics.units import format_percent, format_time, parse_bytes
 from foretrace.cost.machine import Machine, NetworkMode
@@ -166,10 +166,7 @@ def network(
 
 def _checked_count(name: str, value: object) -> int:
     """Returns a count that a caller gave; raises an error where it is not a whole number."""
-    try:
-        return whole_number(value.item() if isinstance(value, np.generic) else value)
-    except NumberError as error:
-        raise number_error(error, name, value, None) from None
+    return whole_field(name, value.item() if isinstance(value, np.generic) else value, None)
 
 
 def ask_network(

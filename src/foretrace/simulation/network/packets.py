@@ -169,7 +169,7 @@ def _run(case: dict[str, Any]) -> list[float]:
     except subprocess.TimeoutExpired:
         raise InputError("gave-up", f"ns-3 took more than {seconds:g} s", hint=_INSTEAD) from None
     except subprocess.CalledProcessError as error:
-        last = str(error.stderr).strip().splitlines()[-1:] or ["it said nothing"]
+        last = str(error.stderr).strip().splitlines()[-1:] or ["it reported nothing"]
         raise InputError("tool-failed", f"ns-3 failed: {shown(last[0])}", hint=_INSTEAD) from None
     return _ends(printed, len(case["flows"]))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError, shortened
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import NumberError, real_field, whole_number
 from foretrace.models import presets
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
@@ -64,12 +64,8 @@ def _drops(reading: Reading) -> bool:
 
 
 def _dropout(reading: Reading, name: str) -> float:
-    text = reading.text(name, "0.1")
-    try:
-        return real_number(text, most=1)
-    except NumberError as error:
-        shown = reading.args.shown(name)
-        raise number_error(error, shown, text, reading.args.where(name), "a dropout is from 0 to 1") from None
+    args, hint = reading.args, "a dropout is from 0 to 1"
+    return real_field(args.shown(name), reading.text(name, "0.1"), args.where(name), most=1, hint=hint)
 
 
 def _position_kind(reading: Reading) -> PositionKind:

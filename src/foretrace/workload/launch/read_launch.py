@@ -11,6 +11,7 @@ from typing import Final
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import read_whole
+from foretrace.basics.limits import check_limit
 from foretrace.models.model import Model
 from foretrace.workload.launch.arguments import HINT, MAX_BYTES, Arguments, script_arguments, script_of
 from foretrace.workload.launch.bridge import bridge_arguments, is_bridge
@@ -87,7 +88,5 @@ def _beside(path: str | Path, name: str) -> str:
 
 
 def _config(text: str, path: str) -> str:
-    if len(text) > _MAX_CONFIG:
-        problem = f"the configuration has more than {_MAX_CONFIG:,} characters"
-        raise InputError("input-too-large", problem, where=path)
+    check_limit(len(text), _MAX_CONFIG, "characters in the configuration", path)
     return text

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import AnyFile, open_binary
 from foretrace.basics.limits import MAX_GPUS, Deadline, check_limit, limited, too_large
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import real_field, whole_field
 from foretrace.cost.network.nccl_log.graph import LoggedGraph
 from foretrace.cost.network.nccl_log.names import algorithm_called, function_called, protocol_called
 from foretrace.program.columns import Collective
@@ -182,7 +182,7 @@ def is_log(head: bytes) -> bool:
 
 
 def read_log(file: AnyFile) -> NcclLog:
-    """The log of a file, or of a pipe."""
+    """Reads the log in a file or a pipe."""
     try:
         with open_binary(file, "log of NCCL") as stream:
             return parse_log(_lines(stream, str(file)), str(file))
@@ -310,16 +310,10 @@ class _Reader:
             check_limit(self.entries, MAX_ENTRIES, "threads, communicators and different calls", self.where)
 
     def _whole(self, text: str, most: int) -> int:
-        try:
-            return whole_number(text, most=most)
-        except NumberError as error:
-            raise number_error(error, "number", text, self.where) from None
+        return whole_field("number", text, self.where, most=most)
 
     def _real(self, text: str, most: float) -> float:
-        try:
-            return real_number(text, most=most)
-        except NumberError as error:
-            raise number_error(error, "number", text, self.where) from None
+        return real_field("number", text, self.where, most=most)
 
     def _current(self, state: _Thread, host: str, process: str) -> _Communicator:
         """The communicator that a thread is setting up; older logs name it only when it is complete."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
 
-from foretrace.basics import numbers
 from foretrace.basics.errors import InputError, shown
 from foretrace.basics.limits import check_limit
+from foretrace.basics.numbers import real_field, whole_field
 
 MAX_DEEP: Final = 64
 """PCI bridges nest a few levels deep; a document that nests further is none of NCCL's."""
@@ -94,28 +93,27 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
 
 
 def whole_number(element: Element, key: str, name: str, default: int | None = None, *, least: int = -1) -> int:
-    """An attribute that counts something; NCCL writes some in hexadecimal, and -1 where it does not know a number."""
-    text = element.get(key)
-    if text is None and default is not None:
+    """Returns an attribute that counts; NCCL writes some in hexadecimal, and -1 where it does not know a number."""
+    if element.get(key) is None and default is not None:
         return default
-    if text is not None and _HEXADECIMAL.fullmatch(text):
+    text, where = _attribute(element, key, name)
+    if _HEXADECIMAL.fullmatch(text):
         return int(text, 16)
-    return int(_checked(element, key, name, numbers.whole_number, least, _MAX_WHOLE))
+    return whole_field(key, text, where, least=least, most=_MAX_WHOLE)
 
 
 def rate(element: Element, key: str, name: str, default: float | None = None) -> float:
-    """An attribute that is a rate or a time: a number that is not negative."""
+    """Returns an attribute that is a rate or a time: a number that is not negative."""
     if element.get(key) is None and default is not None:
         return default
-    return _checked(element, key, name, numbers.real_number, 0, _MAX_RATE)
+    text, where = _attribute(element, key, name)
+    return real_field(key, text, where, most=_MAX_RATE)
 
 
-def _checked(element: Element, key: str, name: str, read: Callable[..., float], least: int, most: float) -> float:
+def _attribute(element: Element, key: str, name: str) -> tuple[str, str]:
+    """Returns the text of an attribute, and its place; raises an error where it is missing."""
     where, text = f"{name}:{element.line}", element.get(key)
     if text is None:
         hint = f"expected {key}=, a number"
         raise InputError("missing-field", f"<{shown(element.tag)}> has no {key}", where=where, hint=hint)
-    try:
-        return read(text, least=least, most=most)
-    except numbers.NumberError as error:
-        raise numbers.number_error(error, key, text, where, "expected a number") from None
+    return text, where

@@ -1,4 +1,4 @@
-"""Checks what a row of nccl-tests says against itself: time, both bandwidths, GPUs and the check of its results.
+"""Checks a row of nccl-tests against itself: time, both bandwidths, GPUs and the check of its results.
 
 A row whose results were wrong is left out. A ratio of bandwidths that belongs to another number of GPUs is an error,
 since lines of the log are missing then. Anything else that does not agree is reported, since a unit may be mistaken.
@@ -26,15 +26,18 @@ TOLERANCE: Final = 0.1
 _ROUNDED: Final = 0.005
 """Bandwidths are printed with two decimals."""
 
+_MAX_ROUNDING: Final = 0.02
+"""The rounding up to which a ratio of bandwidths tells numbers of GPUs apart: those of 4 and 5 differ by 7 %."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """What a row says besides its size. `error` is the text of its check; 0 stands for a bandwidth it does not have.
+    """Holds what a row states next to its size. `error` is the text of its check; a missing bandwidth is 0.
 
     `any_unit`: whether bandwidths may be in Gb/s as well as in GB/s.
     """
 
-    taken_us: float
+    time_us: float
     algorithm: float
     bus: float
     error: str
@@ -43,7 +46,7 @@ class Bandwidths:
 
     @property
     def rounding(self) -> float:
-        """By which part rounding may change the ratio of the bandwidths."""
+        """Returns the part by which rounding may change the ratio of the bandwidths."""
         return _ROUNDED / self.algorithm + _ROUNDED / self.bus if self.algorithm > 0 and self.bus > 0 else math.inf
 
 
@@ -63,17 +66,17 @@ class Consistency:
         if _is_wrong(row.error):
             self.wrong.append(row.where)
             return False
-        if row.rounding < 0.02 and gpus > 1:
+        if row.rounding < _MAX_ROUNDING and gpus > 1:
             self._check_ratio(collective, gpus, row)
         if row.algorithm >= 1 and size_bytes:
-            factor = row.taken_us * row.algorithm * 1e3 / size_bytes
+            factor = row.time_us * row.algorithm * 1e3 / size_bytes
             if abs(factor - 1) > TOLERANCE and not (row.any_unit and _is_other_unit(factor)):
                 self.off.append((factor, row.where))
         return True
 
     def _check_ratio(self, collective: Collective, gpus: int, row: Bandwidths) -> None:
         ratio, expected = row.bus / row.algorithm, bus_ratio(collective, gpus)
-        tolerance = 1.5 * row.rounding + 1e-4
+        tolerance = 1.5 * row.rounding + 1e-4  # both are rounded, and the ratio is that of rounded figures
         if abs(ratio / expected - 1) <= tolerance:
             return
         other = _gpus_of(collective, ratio)
@@ -104,13 +107,13 @@ class Consistency:
 
 
 def ratio_of(rows: Iterable[tuple[float, float]]) -> float:
-    """Bus over algorithm bandwidth of the row where both have the most digits; 0 where none is above 0."""
+    """Returns bus over algorithm bandwidth of the row where both have the most digits; 0 where none is above 0."""
     algorithm, bus = max(rows)
     return bus / algorithm if algorithm > 0 else 0.0
 
 
 def _is_other_unit(factor: float) -> bool:
-    """Whether a bandwidth in Gb/s explains the factor, or a time of a send and a receive, which covers both ways."""
+    """Returns whether Gb/s explain the factor, or the time of a send and a receive, which covers both ways."""
     return any(abs(factor / unit - 1) <= TOLERANCE for unit in (2.0, 8.0, 16.0))
 
 
@@ -124,7 +127,7 @@ def _is_wrong(error: str) -> bool:
 
 
 def _gpus_of(collective: Collective, ratio: float) -> int | None:
-    """The number of GPUs that a ratio of bandwidths belongs to; None where it is none."""
+    """Returns the number of GPUs that a ratio of bandwidths belongs to; None where there is no such number."""
     part = ratio / (2.0 if collective is Collective.ALL_REDUCE else 1.0)
     if bus_ratio(collective, 1) == bus_ratio(collective, 2) == 1.0 or not 0.4 < part < 1:
         return None

@@ -1,7 +1,7 @@
 """Checks that measured collectives are of the GPU that they are to price.
 
 Logs name the GPU of each rank, tables have a column `hardware`. Times of another chip, or of another form of it (PCIe
-for SXM), say nothing about a cluster, since links differ; a chip with more memory has the same links.
+for SXM), do not apply to a cluster, since links differ. A chip with more memory has the same links.
 """
 
 from __future__ import annotations

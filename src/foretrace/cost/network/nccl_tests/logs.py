@@ -14,7 +14,7 @@ from foretrace.basics.errors import Diagnostic, InputError, shown
 from foretrace.basics.limits import MAX_GPUS
 from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency, ratio_of
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
-from foretrace.cost.network.nccl_tests.records import Measurement, bus_ratio, measurement, real, time_us, whole
+from foretrace.cost.network.nccl_tests.records import Measurement, bus_ratio, measurement, read_time_us, real, whole
 from foretrace.hardware.device_names import chip_of
 from foretrace.program.columns import Collective
 
@@ -56,7 +56,7 @@ def is_log(text: str) -> bool:
 
 
 def parse_log(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]]:
-    """Every row of a log that messages call `name`, and what is odd about it."""
+    """Returns every row of a log that messages call `name`, and what is odd about it."""
     named, checked = parse_name(name), Consistency()
     tests = _tests(text, name)
     rows = [row for test in tests for row in _measurements(test, named, name, checked)]
@@ -103,7 +103,7 @@ def _tests(text: str, name: str) -> list[_Test]:
 
 
 def _rank(line: str, where: str) -> tuple[int, tuple[str, str]] | None:
-    """The number of a rank, its host and its GPU: `# Rank 0 Group 0 Pid 99 on HOST device 0 [0x00] NVIDIA H100`."""
+    """Returns a rank, its host and its GPU: `# Rank 0 Group 0 Pid 99 on HOST device 0 [0x00] NVIDIA H100`."""
     words = line.split()
     if words[:2] != ["#", "Rank"] or len(words) < 3 or not words[2][:1].isdigit():
         return None
@@ -145,11 +145,11 @@ def _measurements(test: _Test, named: Named, name: str, checked: Consistency) ->
     for line, words in test.rows:
         where = f"{name}:{line}"
         size = whole(words[test.columns["size"]], "size", where)
-        taken_us = time_us(words[test.columns["time"]], "time", where, size)
+        time_us = read_time_us(words[test.columns["time"]], "time", where, size)
         algorithm, bus = (real(words[test.columns[column]], column, where) for column in ("algbw", "busbw"))
         error = "" if wrong is None or wrong >= len(words) else words[wrong]
-        if checked.holds(collective, gpus, size, Bandwidths(taken_us, algorithm, bus, error, where)):
-            rows.append(measurement(collective, (gpus, nodes), size, taken_us, (name, line, gpu)))
+        if checked.holds(collective, gpus, size, Bandwidths(time_us, algorithm, bus, error, where)):
+            rows.append(measurement(collective, (gpus, nodes), size, time_us, (name, line, gpu)))
     return rows
 
 
@@ -165,7 +165,7 @@ def _check_ranks(test: _Test, gpus: int, where: str) -> None:
 
 
 def _device(test: _Test, where: str) -> str:
-    """The GPU of all ranks."""
+    """Returns the GPU of all ranks; raises an error where they have different ones."""
     devices = list(dict.fromkeys(device for _, device in test.ranks.values()))
     if len({chip_of(device) for device in devices} - {None}) > 1:
         listed = " and of ".join(shown(device) for device in devices[:2])

@@ -74,7 +74,7 @@ def _read(path: Path) -> tuple[list[Measurement], list[Diagnostic]] | None:
 
 
 def parse_measurements(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]] | None:
-    """The rows of a text that messages call `name`, and what is odd about it; None where it is neither kind."""
+    """Returns the rows of a text that messages call `name`, and what is odd about it; None where it is neither kind."""
     if is_log(text):
         parse = parse_log
     elif is_table(text):

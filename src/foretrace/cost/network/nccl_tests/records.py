@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.numbers import MAX_REAL, NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import MAX_REAL, real_field, whole_field
 from foretrace.program.columns import Collective
 
 if TYPE_CHECKING:
@@ -76,30 +76,24 @@ class Measurements:
 
 
 def whole(word: str, what: str, where: str, least: int = 0, most: int = MAX_BYTES) -> int:
-    """A whole number of a row; `what` is what errors call it."""
-    try:
-        return whole_number(word, least=least, most=most)
-    except NumberError as error:
-        raise number_error(error, what, word, where) from None
+    """Returns a whole number of a row; `what` is what errors call it."""
+    return whole_field(what, word, where, least=least, most=most)
 
 
 def real(word: str, what: str, where: str, least: float = 0.0, most: float = MAX_REAL) -> float:
-    """A finite number of a row; `what` is what errors call it."""
-    try:
-        return real_number(word, least=least, most=most)
-    except NumberError as error:
-        raise number_error(error, what, word, where) from None
+    """Returns a finite number of a row; `what` is what errors call it."""
+    return real_field(what, word, where, least=least, most=most)
 
 
-def time_us(word: str, what: str, where: str, size_bytes: int) -> float:
-    """The microseconds of a call; only one of 0 bytes may take none."""
+def read_time_us(word: str, what: str, where: str, size_bytes: int) -> float:
+    """Returns the microseconds of a call; only one of 0 bytes may take none."""
     return real(word, what, where, 0.0 if size_bytes == 0 else MIN_US, MAX_US)
 
 
 def measurement(
-    collective: Collective, ranks: tuple[int, int], size_bytes: int, taken_us: float, place: tuple[str, int, str]
+    collective: Collective, ranks: tuple[int, int], size_bytes: int, time_us: float, place: tuple[str, int, str]
 ) -> Measurement:
-    """A row among (gpus, nodes) in (file, line, name of the GPU), once these can be meant."""
+    """Returns a row among (gpus, nodes) in (file, line, GPU); raises an error where these cannot be meant."""
     gpus, nodes = ranks
     file, line, gpu = place
     where = f"{file}:{line}"
@@ -110,14 +104,14 @@ def measurement(
             where=where,
             hint="each node has at least one",
         )
-    if taken_us > MAX_US or (size_bytes and taken_us < MIN_US):
-        problem = f"a time of {taken_us:.3g} µs cannot be meant"
+    if time_us > MAX_US or (size_bytes and time_us < MIN_US):
+        problem = f"a time of {time_us:.3g} µs cannot be meant"
         raise InputError("out-of-range", problem, where=where, hint=f"{MIN_US:g} to {MAX_US:g} µs")
-    return Measurement(collective, gpus, nodes, size_bytes, taken_us * US, file, line, gpu)
+    return Measurement(collective, gpus, nodes, size_bytes, time_us * US, file, line, gpu)
 
 
 def bus_ratio(collective: Collective, gpus: int) -> float:
-    """Bus over algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
+    """Returns bus over algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
     if collective in _WHOLE_BUS:
         return 1.0
     return (2.0 if collective is Collective.ALL_REDUCE else 1.0) * max(gpus - 1, 1) / gpus

@@ -23,8 +23,8 @@ from foretrace.cost.network.nccl_tests.records import (
     Measurement,
     bus_ratio,
     measurement,
+    read_time_us,
     real,
-    time_us,
     whole,
 )
 from foretrace.program.columns import Collective
@@ -123,33 +123,33 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
     seen.hardware.add(gpu)
     size_bytes = whole(size, "bytes", where)
     if fields.get("time_us"):
-        taken_us = time_us(fields["time_us"], "time_us", where, size_bytes)
-        if not seen.checked.holds(collective, gpus, size_bytes, _bandwidths(fields, taken_us, where)):
+        time_us = read_time_us(fields["time_us"], "time_us", where, size_bytes)
+        if not seen.checked.holds(collective, gpus, size_bytes, _bandwidths(fields, time_us, where)):
             return None
     else:
         bytes_per_s = real(fields["busbw_gbps"], "busbw_GBps", where, _MIN_GBPS) * 1e9
-        taken_us = size_bytes * bus_ratio(collective, gpus) / bytes_per_s / US
-    return measurement(collective, (gpus, nodes), size_bytes, taken_us, (*place, gpu))
+        time_us = size_bytes * bus_ratio(collective, gpus) / bytes_per_s / US
+    return measurement(collective, (gpus, nodes), size_bytes, time_us, (*place, gpu))
 
 
 def _named_row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str, int]) -> Measurement | None:
-    """A row of a file whose name says what it is; None where its result was wrong."""
+    """Returns a row of a file whose name states what it is; None where its result was wrong."""
     assert named.collective is not None and named.gpus is not None and named.nodes is not None
     where, gpu = f"{place[0]}:{place[1]}", fields.get("hardware", "")
     size = whole(fields[next(column for column in _SIZE if column in fields)], "size_bytes", where)
-    taken_us = time_us(fields.get("time_us", ""), "time_us", where, size)
+    time_us = read_time_us(fields.get("time_us", ""), "time_us", where, size)
     ways = 2.0 if named.collective is Collective.TRANSFER else 1.0
-    if not seen.checked.holds(named.collective, named.gpus, size, _bandwidths(fields, taken_us, where)):
+    if not seen.checked.holds(named.collective, named.gpus, size, _bandwidths(fields, time_us, where)):
         return None
-    return measurement(named.collective, (named.gpus, named.nodes), size, taken_us / ways, (*place, gpu))
+    return measurement(named.collective, (named.gpus, named.nodes), size, time_us / ways, (*place, gpu))
 
 
-def _bandwidths(fields: Mapping[str, str], taken_us: float, where: str) -> Bandwidths:
-    """What a row says besides its time. The unit of bandwidths differs from table to table: GB/s or Gb/s."""
+def _bandwidths(fields: Mapping[str, str], time_us: float, where: str) -> Bandwidths:
+    """Returns what a row states next to its size. The unit of bandwidths differs between tables: GB/s or Gb/s."""
     algorithm, bus = (
         real(fields[name], name, where) if fields.get(name) else 0.0 for name in ("algbw_gbps", "busbw_gbps")
     )
-    return Bandwidths(taken_us, algorithm, bus, fields.get("errors", ""), where, any_unit=True)
+    return Bandwidths(time_us, algorithm, bus, fields.get("errors", ""), where, any_unit=True)
 
 
 def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _Seen, name: str) -> list[Diagnostic]:

@@ -19,7 +19,7 @@ from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import read_whole
 from foretrace.basics.limits import MAX_GPUS, check_limit
-from foretrace.basics.numbers import NumberError, number_error, real_number
+from foretrace.basics.numbers import real_field
 from foretrace.basics.outputs import write_whole
 from foretrace.basics.units import parse_bandwidth, parse_time
 from foretrace.hardware.fabric.fabric import Device, Fabric
@@ -232,10 +232,7 @@ def _check_figures(fields: Sequence[str], where: str) -> None:
     elif not 0 <= parse_time(latency, where=where) <= MAX_LINK_LATENCY_S:
         problem = f"latency {shortened(latency)} is not from 0 to {MAX_LINK_LATENCY_S:g} s"
     else:
-        try:
-            real_number(error_rate, most=1.0)
-        except NumberError as error:
-            raise number_error(error, "error rate", error_rate, where, f"expected e.g. {_LINK}") from None
+        real_field("error rate", error_rate, where, most=1.0, hint=f"expected e.g. {_LINK}")
     if problem:
         raise InputError("out-of-range", problem, where=where, hint=f"expected e.g. {_LINK}")
 
