@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import answer_picture
+import limits
 from foretrace.inputs.option_texts import INPUT_OPTIONS
 from foretrace.workload.plan import Plan
 from shared_files import ROOT
@@ -167,6 +168,24 @@ def test_the_json_page_names_every_key() -> None:
     inventories = (*program_inventory(program, 1, "job").to_dict(), *workload, *trained, *trained["model"])
     for key in (*simulate(program).to_dict(), *inventories):
         assert f"`{key}`" in page, key
+
+
+def test_the_page_of_limits_is_that_of_the_code() -> None:
+    assert (ROOT / "docs/limits.md").read_text(encoding="utf-8") == limits.limits_page()
+
+
+def test_limits_that_a_user_can_raise_are_listed() -> None:
+    """Every folder whose modules have limits on what they read is on the page."""
+    checks = re.compile(r"\b(?:limited|check_limit|check_lines|read_whole|unpack|Deadline)\(")
+    package = ROOT / "src/foretrace"
+    modules = {
+        ".".join(path.relative_to(package).with_suffix("").parts)
+        for path in package.rglob("*.py")
+        if path.parts[-2] != "basics" and checks.search(path.read_text(encoding="utf-8"))
+    }
+    listed = {limit.partition(":")[0] for row in (*limits.RAISED.values(), *limits.FIXED.values()) for limit in row}
+    packages = {name.rpartition(".")[0] for name in listed}
+    assert {name for name in modules if name.rpartition(".")[0] not in packages} == set()
 
 
 def test_the_network_page_asks_in_python(capsys: pytest.CaptureFixture[str]) -> None:
