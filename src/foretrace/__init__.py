@@ -11,10 +11,8 @@ what to change.
 from __future__ import annotations
 
 from importlib import import_module
-from inspect import isfunction
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
-
-from foretrace.basics.arguments import checked
 
 if TYPE_CHECKING:
     from foretrace.api import model as model
@@ -97,7 +95,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'foretrace' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
     value = getattr(import_module(f"foretrace.{module}"), attribute or name)
-    value = checked(value) if isfunction(value) else value
+    if isinstance(value, FunctionType):
+        from foretrace.basics.arguments import checked
+
+        value = checked(value)
     globals()[name] = value
     return value
 

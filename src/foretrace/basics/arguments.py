@@ -30,6 +30,9 @@ _MAX_ITEMS: Final = 1000
 _MAX_DIGITS: Final = 256
 """Binary digits of a whole number; larger ones are not even counts of atoms."""
 
+_INDENTED_IMPORT: Final = re.compile(r"^ +from (\S+) import (?:\(([^)]*)\)|([^\n(]*))", re.MULTILINE)
+"""An import below `if TYPE_CHECKING`: the module, and its names in parentheses or on one line."""
+
 Matcher = Callable[[Any], bool]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound=type)
@@ -82,23 +85,30 @@ def _blaming(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_bound(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
     """Raises an error where an argument does not have the type that its annotation states."""
-    matchers = _matchers(function)
+    annotations = _annotations(function)
     for name, value in bound.arguments.items():
-        annotation, matches = matchers.get(name, ("", _anything))
+        if name not in annotations:
+            continue
         kind = bound.signature.parameters[name].kind
         values = value.values() if kind is kind.VAR_KEYWORD else value if kind is kind.VAR_POSITIONAL else (value,)
         for each in values:
-            if not matches(each):
-                raise _refusal(function.__name__.strip("_"), name, annotation, each) from None
+            _check_value(function, name, each, function.__qualname__.removesuffix(".__init__"))
 
 
 def check_fields(instance: Any) -> None:
     """Raises an error where a field of a dataclass does not have the type that its annotation states."""
     kind: Any = type(instance)
-    for name, (annotation, matches) in _matchers(kind).items():
-        value = getattr(instance, name)
-        if not matches(value):
-            raise _refusal(kind.__name__, name, annotation, value)
+    for name in _annotations(kind):
+        _check_value(kind, name, getattr(instance, name), kind.__name__)
+
+
+def _check_value(owner: Any, name: str, value: object, where: str) -> None:
+    """Raises an error where an argument or a field does not have the type that its annotation states."""
+    if value is None and _may_be_none(_annotations(owner)[name]):
+        return  # nothing is imported to know what else it could be
+    matches = _matcher_of(owner, name)
+    if not matches(value):
+        raise _refusal(where, name, _expected(owner, name), value) from None
 
 
 def _refusal(owner: str, name: str, annotation: str, value: object) -> InputError:
@@ -112,23 +122,37 @@ def _refusal(owner: str, name: str, annotation: str, value: object) -> InputErro
 
 
 @functools.cache
-def _matchers(owner: Any) -> dict[str, tuple[str, Matcher]]:
-    """Returns how to check each argument of a function or field of a dataclass, and its annotation as text."""
+def _annotations(owner: Any) -> dict[str, Any]:
+    """Returns the annotations of the arguments of a function, or of the fields of a dataclass, by name."""
     if isinstance(owner, type):
-        annotations = {field.name: field.type for field in fields(owner) if field.init}
-    else:
-        annotations = {name: kind for name, kind in owner.__annotations__.items() if name != "return"}
-    names = _Names(sys.modules[owner.__module__])
-    matchers = {}
-    for name, annotation in annotations.items():
-        try:
-            kind = eval(annotation, {}, names) if isinstance(annotation, str) else annotation
-        except NameError:
-            continue
-        words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
-        text = f"one of {', '.join(map(str, words))}" if words else str(annotation)
-        matchers[name] = (text, _matcher(kind))
-    return matchers
+        return {field.name: field.type for field in fields(owner) if field.init}
+    return {name: annotation for name, annotation in owner.__annotations__.items() if name != "return"}
+
+
+def _may_be_none(annotation: Any) -> bool:
+    return isinstance(annotation, str) and annotation.endswith("| None")
+
+
+@functools.cache
+def _type_of(owner: Any, name: str) -> Any:
+    """Returns the type that an annotation states; `Any` where a name in it is not known."""
+    annotation = _annotations(owner)[name]
+    try:
+        return eval(annotation, {}, _names(owner.__module__)) if isinstance(annotation, str) else annotation
+    except NameError:
+        return Any
+
+
+@functools.cache
+def _matcher_of(owner: Any, name: str) -> Matcher:
+    return _matcher(_type_of(owner, name))
+
+
+def _expected(owner: Any, name: str) -> str:
+    """Returns an annotation as errors show it: its words where it lists some."""
+    kind = _type_of(owner, name)
+    words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
+    return f"one of {', '.join(map(str, words))}" if words else str(_annotations(owner)[name])
 
 
 class _Names(dict[str, Any]):
@@ -136,13 +160,17 @@ class _Names(dict[str, Any]):
 
     def __init__(self, module: types.ModuleType) -> None:
         super().__init__(vars(module))
-        self._module = module
+        self._homes: dict[str, str] = {}
+        for home, *names in _INDENTED_IMPORT.findall(inspect.getsource(module)):
+            self._homes |= dict.fromkeys(re.findall(r"\w+", "".join(names)), home)
 
     def __missing__(self, name: str) -> Any:
-        home = re.search(rf"^ +from (\S+) import [^\n]*\b{name}\b", inspect.getsource(self._module), re.MULTILINE)
-        if home is None:
-            raise KeyError(name)
-        return getattr(import_module(home[1]), name)
+        return getattr(import_module(self._homes[name]), name)
+
+
+@functools.cache
+def _names(module: str) -> _Names:
+    return _Names(sys.modules[module])
 
 
 def _matcher(kind: Any) -> Matcher:
