@@ -26,6 +26,7 @@ _LABEL = re.compile(r"^[0-9]+: ")
 
 _PROGRAM = re.compile(r"\b([a-z0-9_]{1,40}_perf)\b")
 _ROW = re.compile(r"^[0-9][0-9,]*(?:\s|$)")
+_FAILED: Final = re.compile(r"# Out of bounds values : [0-9]+ FAILED")
 _PER_PROCESS = re.compile(r"\bnThread ([0-9]{1,4}) nGpus ([0-9]{1,4})\b")
 _WRONG: Final = ("#wrong", "error")
 _MAX_LINE: Final = 4096
@@ -63,6 +64,9 @@ def parse_log(text: str, name: str) -> tuple[list[Measurement], list[Diagnostic]
     notes = checked.notes(name)
     if unread := sum(test.unread for test in tests):
         notes.append(Diagnostic("note", "rows-skipped", f"{unread:,} lines among the rows are not rows", name))
+    if failed := next((number for number, line in enumerate(text.splitlines(), 1) if _FAILED.search(line)), 0):
+        problem = "the log says that results were wrong: the measured machine is at fault; rows are used all the same"
+        notes.append(Diagnostic("warning", "uncertain", problem, f"{name}:{failed}"))
     return rows, notes
 
 

@@ -31,6 +31,7 @@ from foretrace.program.columns import Collective
 
 _SIZE: Final = ("size_bytes", "bytes", "size")
 _TIME: Final = ("time_us",)
+_GPU: Final = ("hardware", "gpu", "gpu_name", "gpu_type", "gpu_model", "device", "device_name")
 _UNUSED: Final = frozenset(
     {"size_str", "count_elements", "count", "type", "redop", "root", "source", "nccl_algo", "notes"}
 )
@@ -119,7 +120,7 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
         raise InputError(
             "missing-field", "neither the row nor the name of the file says how many GPUs", where=where, hint=_form()
         )
-    gpu = fields.get("hardware", "")
+    gpu = _gpu(fields)
     seen.hardware.add(gpu)
     size_bytes = whole(size, "bytes", where)
     if fields.get("time_us"):
@@ -135,13 +136,18 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
 def _named_row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str, int]) -> Measurement | None:
     """Returns a row of a file whose name states what it is; None where its result was wrong."""
     assert named.collective is not None and named.gpus is not None and named.nodes is not None
-    where, gpu = f"{place[0]}:{place[1]}", fields.get("hardware", "")
+    where, gpu = f"{place[0]}:{place[1]}", _gpu(fields)
     size = whole(fields[next(column for column in _SIZE if column in fields)], "size_bytes", where)
     time_us = read_time_us(fields.get("time_us", ""), "time_us", where, size)
     ways = 2.0 if named.collective is Collective.TRANSFER else 1.0
     if not seen.checked.holds(named.collective, named.gpus, size, _bandwidths(fields, time_us, where)):
         return None
     return measurement(named.collective, (named.gpus, named.nodes), size, time_us / ways, (*place, gpu))
+
+
+def _gpu(fields: Mapping[str, str]) -> str:
+    """Returns the GPU that a row names; a number is that of a device and names none."""
+    return next((word for name in _GPU if (word := fields.get(name, "")) and not word.isdigit()), "")
 
 
 def _bandwidths(fields: Mapping[str, str], time_us: float, where: str) -> Bandwidths:
@@ -154,7 +160,7 @@ def _bandwidths(fields: Mapping[str, str], time_us: float, where: str) -> Bandwi
 
 def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _Seen, name: str) -> list[Diagnostic]:
     notes = []
-    used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", "hardware", "errors", "algbw_gbps", "busbw_gbps"}
+    used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", *_GPU, "errors", "algbw_gbps", "busbw_gbps"}
     if unknown := [column for column in columns if column and column not in used | _UNUSED]:
         notes.append(
             Diagnostic(

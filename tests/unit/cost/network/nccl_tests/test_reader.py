@@ -314,3 +314,19 @@ def test_measured_folders() -> None:
     eight = table(a800, Collective.ALL_REDUCE, 8, 1)
     assert eight.time_s[2] < 100 * US
     assert any("27.5 times" in note.message for note in a800.diagnostics)
+
+
+@pytest.mark.parametrize("column", ["hardware", "gpu", "gpu_name", "device"])
+def test_a_table_may_name_its_gpu_in_a_column(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text(f"collective,gpus,nodes,bytes,time_us,{column}\nall_reduce,8,1,1048576,35,NVIDIA A100-SXM4-80GB\n")
+    assert [row.gpu for row in read_measurements(path).rows] == ["NVIDIA A100-SXM4-80GB"]
+
+
+def test_a_log_that_says_results_were_wrong(tmp_path: Path) -> None:
+    row = "1048576 262144 float sum -1 60.00 17.48 17.48 0 59.10 17.74 17.74 0"
+    path = tmp_path / "m.log"
+    for outcome, warned in (("0 OK", False), ("3 FAILED", True)):
+        path.write_text(f"{ranks(2, 2)}\n{HEAD}\n{row}\n# Out of bounds values : {outcome}\n")
+        notes = read_measurements(path).diagnostics
+        assert any(note.level == "warning" and note.where == f"{path}:5" for note in notes) is warned
