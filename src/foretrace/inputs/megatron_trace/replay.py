@@ -18,6 +18,7 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.megatron_trace.calls import GRADIENT_OPS
 from foretrace.inputs.megatron_trace.format import TraceOp
+from foretrace.inputs.megatron_trace.layout import TraceJob
 from foretrace.inputs.megatron_trace.recording import Item, Recording, channel
 from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
@@ -101,13 +102,13 @@ class _Writer:
         for item in self.recording.traced[rank]:
             if item.op is not now or block is None:
                 if block is not None and now is not None:
-                    placed = role.place(block, microbatch=_microbatch(now), after=unfinished)
+                    placed = role.place(block, microbatch=_microbatch(now, self.recording.job), after=unfinished)
                     # What runs beside an op ends with it: the tracer waits for the GPU after each.
                     unfinished = [placed[op] for op in beside.calls]
                 block, now, beside = self.build.block(item.op.op), item.op, _Beside()
             self._add(block, rank, item, beside)
         if block is not None and now is not None:
-            role.place(block, microbatch=_microbatch(now), after=unfinished)
+            role.place(block, microbatch=_microbatch(now, self.recording.job), after=unfinished)
 
     def _add(self, block: BlockBuilder, rank: int, item: Item, beside: _Beside) -> None:
         """Appends an item."""
@@ -162,13 +163,13 @@ class _Writer:
         return self.build.communicator(what)
 
 
-def _microbatch(op: TraceOp) -> int:
+def _microbatch(op: TraceOp, job: TraceJob) -> int:
     """The microbatch of an op; -1 for what happens once a step."""
     if op.batch is not None and op.batch > MAX_MICROBATCHES:
         raise InputError(
             "out-of-range",
-            f"batch_id {op.batch:,} is no number of a microbatch",
-            where=f"rank {op.rank}, line {op.line}",
+            f"batch_id {op.batch:,} is not the number of a microbatch",
+            where=next(job.traces(op.rank)).at(op.line),
             hint=f"at most {MAX_MICROBATCHES:,}",
         )
     return -1 if op.batch is None or op.op.endswith("allreduce") or op.op == "optimizer_step" else op.batch

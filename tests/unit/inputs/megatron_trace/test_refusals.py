@@ -249,3 +249,13 @@ def test_an_optimizer_traced_in_phases_only_is_their_sum(tmp_path: Path) -> None
         rank.op(name, ms)
     folder = write(tmp_path, [rank], Facts(world=1, tp=1, pp=1))
     assert durations(program(folder), "optimizer_step") == [pytest.approx(0.006)]
+
+
+@pytest.mark.parametrize("name", ["wd1_tp0_pp1_numl1_bs1", "wd1_tp1_pp0_numl1_bs1", "wd0_tp1_pp1_numl1_bs1"])
+def test_names_that_state_zero_of_something(tmp_path: Path, name: str) -> None:
+    write(tmp_path, [ex_situ()], ONE)
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / f"{name}_rank0_20240101000000.txt")
+    with pytest.raises(InputError) as caught:
+        program_of(tmp_path)
+    assert caught.value.code == "bad-mesh" and name in str(caught.value.where)

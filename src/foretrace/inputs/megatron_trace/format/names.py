@@ -124,9 +124,12 @@ def _joined(own: Facts, above: Facts, path: Path, folder: Path) -> Facts:
 
 
 def _check_world(facts: Facts, path: Path) -> None:
+    zero = next((field.name for field in fields(Facts) if getattr(facts, field.name) == 0), None)
+    if zero is not None:
+        raise InputError("bad-mesh", f"the name says {zero} = 0", where=str(path), hint="rename the file or its folder")
     sizes = {name: getattr(facts, name) or 1 for name in ("tp", "pp", "dp")}
     ranks = sizes["tp"] * sizes["pp"] * sizes["dp"]
-    if facts.world is not None and (facts.world == 0 or facts.world % ranks):
+    if facts.world is not None and facts.world % ranks:
         listed = " · ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(
             "bad-mesh",
