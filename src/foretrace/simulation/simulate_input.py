@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from foretrace.inputs.base import Input, Unprofiled
     from foretrace.workload.setting import Setting
 
+MAX_REPLAY_RATIO: Final = 3.0
+"""How many times the recorded step its replay may take, or the reverse, before neither can be trusted."""
+
 REPLAY_SPREAD: Final = 0.02
 """How far a replay may be from the recorded step, as a share, before it is reported."""
 
@@ -282,6 +285,14 @@ class _Question:
         off = step_s / recorded_s - 1
         if abs(off) <= REPLAY_SPREAD:
             return ()
+        if not 1 / MAX_REPLAY_RATIO < step_s / recorded_s < MAX_REPLAY_RATIO:
+            raise InputError(
+                "replay-differs",
+                f"the replay takes {step_s * 1e3:.4g} ms, the recorded step {recorded_s * 1e3:.4g} ms: times of the "
+                "recording contradict each other",
+                where=self.job.title,
+                hint="foretrace explain shows what is odd in it; --steps chooses other steps",
+            )
         text = (
             f"the replay takes {step_s * 1e3:.4g} ms, the recorded step {recorded_s * 1e3:.4g} ms ({off:+.1%}): what "
             "waits for what is not understood here, or steps vary; what-ifs may be off by as much"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from foretrace import Answer, Machine, simulate
+from foretrace.basics.errors import InputError
 from foretrace.inputs.base import Input
 from foretrace.inputs.profiler_trace.input import DEVICE_SPREAD, GRAPH_SPREAD
 from foretrace.inputs.profiler_trace.profiling_cost import HOST_SPREAD
@@ -145,3 +146,13 @@ def test_what_no_trace_tells_is_noted_where_ranks_are_added(tmp_path: Path) -> N
 
     assert not notes(job)
     assert "slowest of 64 GPUs" in notes(job.with_options(mesh="dp=64"))[0]
+
+
+def test_a_replay_that_is_far_from_what_was_recorded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = open_input([HOST_BOUND])
+    recorded_s = job.recorded_step_s
+    assert recorded_s is not None
+    monkeypatch.setattr(type(job), "recorded_step_s", 4 * recorded_s)
+    with pytest.raises(InputError) as error:
+        simulate(job, Machine(None))
+    assert error.value.code == "replay-differs" and str(HOST_BOUND) in str(error.value.where)
