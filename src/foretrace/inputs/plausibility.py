@@ -5,7 +5,8 @@ negative, or many times too long. The checks know how devices work: nothing runs
 someone has waited for it, and a queue runs its work one after another in the order of issue.
 
 A row that cannot be is put where its queue would have run it, or left out where the queue is not known. Many are kept
-as they are, because then it is not one time that is wrong. All of it is said.
+as they are, because then it is not one time that is wrong: a clock may be off, which changes no duration. If no clock
+explains them, nothing that such a recording says can be trusted (`contradiction`). All of it is said.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs, Mask
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.units import format_time
 
 CLOCK_S: Final = 50e-6
@@ -36,6 +37,9 @@ GAP_S: Final = 1.5e-6
 
 _FEW: Final = 0.05
 """The share of all work up to which rows that cannot be are mended or left out."""
+
+_FAR: Final = 0.01
+"""The part of all recorded time by which many rows are out of order before the recording contradicts itself."""
 
 _TEN_TIMES: Final = 10.0
 _MIN_REPEATS: Final = 5
@@ -74,6 +78,8 @@ class Implausible:
     rows: Longs
     text: str
     outcome: str
+    contradicts: bool = False
+    """Whether so much of a recording is wrong that none of its times can be trusted."""
 
 
 _KEPT: Final = "kept, for they are many: times of this recording may be wrong"
@@ -235,7 +241,9 @@ def check_work(work: RecordedWork) -> tuple[RecordedWork, Mask, list[Implausible
         if not len(rows):
             continue
         if len(rows) > max(2, _FEW * len(kept)) or len(rows) == kept.sum():
-            findings.append(Implausible(code, rows, text, _KEPT))
+            findings.append(
+                Implausible(code, rows, text, _KEPT, check in _CONTRADICTS and _CONTRADICTS[check](work, rows))
+            )
             continue
         kept[rows] = False
         work, placed = _placed(work, kept, rows, in_place=check is _across_others)
@@ -248,6 +256,35 @@ def check_work(work: RecordedWork) -> tuple[RecordedWork, Mask, list[Implausible
         text = "begins long after its launch, on an idle device"
         findings.append(Implausible("outside-step", rows, text, "kept as recorded"))
     return work, kept, findings
+
+
+def _far_though_issued(work: RecordedWork, rows: Longs) -> bool:
+    """Returns whether rows far from all others were issued together with them."""
+    return bool(np.isfinite(work.issued_s[rows]).mean() > 0.5)
+
+
+def _far_out_of_order(work: RecordedWork, rows: Longs) -> bool:
+    """Returns whether the distance of rows to their place in the order of issue counts in relation to all time."""
+    known = np.isfinite(work.issued_s) & (work.queue >= 0)
+    right = known.copy()
+    right[rows] = False
+    off_s: list[Floats] = []
+    for queue in np.unique(work.queue[rows]).tolist():
+        own, others = rows[work.queue[rows] == queue], np.flatnonzero(right & (work.queue == queue))
+        if len(others):
+            others = others[np.argsort(work.issued_s[others], kind="stable")]
+            latest_s = np.maximum.accumulate(work.start_s[others])
+            at = np.searchsorted(work.issued_s[others], work.issued_s[own])
+            off_s.append(np.abs(work.start_s[own] - latest_s[np.clip(at - 1, 0, len(others) - 1)]))
+    span_s = float(work.end_s.max() - work.start_s.min())
+    return bool(off_s) and float(np.median(np.concatenate(off_s))) > _FAR * span_s
+
+
+_CONTRADICTS: Final[dict[Callable[[RecordedWork, Mask], Mask], Callable[[RecordedWork, Longs], bool]]] = {
+    _far_away: _far_though_issued,
+    _out_of_order: _far_out_of_order,
+}
+"""The checks whose rows, where they are many, may leave no time to trust, and which of them do."""
 
 
 def _by_queue(work: RecordedWork, kept: Mask) -> Longs:
@@ -300,6 +337,18 @@ def duplicates(columns: Sequence[NDArray[Any]]) -> Mask:
         same &= column[order[1:]] == column[order[:-1]]
     again[order[1:][same]] = True
     return again
+
+
+def contradiction(
+    findings: Sequence[Implausible], describe: Callable[[int], str], noun: str, where: str
+) -> InputError | None:
+    """Returns the error for a recording whose times contradict each other; arguments are those of `diagnostics`."""
+    for finding in findings:
+        if finding.contradicts:
+            text = f"{len(finding.rows):,} {noun}, first {describe(int(finding.rows[0]))}: each {finding.text}"
+            hint = "times of this recording are wrong, record it again"
+            return InputError(finding.code, text, where=where, hint=hint)
+    return None
 
 
 def diagnostics(

@@ -12,22 +12,29 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
-from foretrace.basics.errors import Diagnostic, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
 from foretrace.basics.units import format_time
 from foretrace.inputs.plausibility import (
     CLOCK_S,
     RecordedWork,
     check_work,
+    contradiction,
     diagnostics,
     duplicates,
     overlap_note,
     overlapped_s,
     slow_repeats,
 )
-from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.calls import Does, does
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
+from foretrace.inputs.profiler_trace.rank.steps import (
+    MISSING_MARKS,
+    PHASE,
+    in_launch_order,
+    kernel_period,
+    step_numbers,
+)
 from foretrace.inputs.torch_ops.kinds import communicates
 from foretrace.inputs.torch_ops.ranges import PROFILER_STEP
 
@@ -36,6 +43,13 @@ _NUMBERED: Final = (*ON_DEVICE, EventCategory.RUNTIME, EventCategory.SYNC)
 
 _LAUNCH: Final = re.compile(r"(cuda|hip|cu)(Ext|Module)?Launch(Kernel|CooperativeKernel)")
 _CAPTURE: Final = re.compile(r"(cuda|hip|cu)Stream(Begin|End)Capture")
+_MIN_LAUNCHED: Final = 0.25
+"""The share of a device's time whose launches must be known, if any are."""
+
+_MOSTLY: Final = 0.8
+"""The share of work from which on that is there twice a recording is taken to hold everything twice."""
+
+_MAX_MARKS: Final = 1_000
 _MIN_MISSING: Final = 0.01
 """The share of launches without a kernel from which on too much is missing for the times to be right."""
 
@@ -43,7 +57,7 @@ _MIN_MISSING: Final = 0.01
 def plausible(trace: RankProfile) -> RankProfile:
     """Returns a trace without events that cannot be, with diagnostics on these and on what is odd in the others."""
     notes: list[Diagnostic] = []
-    trace = _without_duplicates(trace, notes)
+    trace = _with_right_marks(_without_duplicates(trace, notes), notes)
     events = trace.events
     device = events.of(*ON_DEVICE)
     if not len(device):
@@ -55,9 +69,11 @@ def plausible(trace: RankProfile) -> RankProfile:
     def describe(row: int) -> str:
         return _described(trace, int(device[row]))
 
+    if error := contradiction(findings, describe, "kernels and copies", trace.path):
+        raise error
     notes += diagnostics(findings, describe, "kernels and copies", trace.path)
     notes += _missing(trace, links, device)
-    notes += _steps(trace)
+    _check_launches(trace, links, device)
     overlap_s, count = overlapped_s(mended, kept)
     if count:
         notes.append(overlap_note(overlap_s, count, trace.path))
@@ -119,7 +135,8 @@ def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProf
     again[asked] = duplicates([column[asked] for column in columns if column is not None])
     numbered = np.isin(events.category, _NUMBERED) & (events.correlation >= 0)
     doubled = again & numbered
-    if doubled.sum() < 0.4 * numbered.sum() or not numbered.any():
+    doubled |= _on_two_streams(trace, asked, numbered)
+    if doubled.sum() < _MOSTLY / 2 * numbered.sum() or not numbered.any():
         ops = (events.category == EventCategory.CPU_OP) & (events.external > 0)
         ranges = (events.category == EventCategory.ANNOTATION) & (events.duration_s > 10e-6)
         doubled |= again & (ops | ranges)
@@ -131,6 +148,18 @@ def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProf
     text = f"{int(doubled.sum()):,} events are in the trace twice: left out once; first {_described(trace, first)}"
     notes.append(Diagnostic("warning", "duplicate-event", text, trace.path))
     return replace(trace, events=events.rows(~doubled))
+
+
+def _on_two_streams(trace: RankProfile, asked: Longs, numbered: Mask) -> Mask:
+    """Returns work that is there again on another stream, if most work is: one launch runs on one stream."""
+    events = trace.events
+    again = np.zeros(len(events), dtype=bool)
+    work = asked[numbered[asked] & (events.thread[asked] < 0)]
+    if len(work):
+        again[work] = duplicates(
+            [column[work] for column in (events.start_s, events.duration_s, events.name, events.correlation)]
+        )
+    return again if 2 * again.sum() > _MOSTLY * (numbered & (events.thread < 0)).sum() else np.zeros_like(again)
 
 
 def _work(trace: RankProfile, links: EventLinks, device: Longs) -> RecordedWork:
@@ -180,23 +209,74 @@ def _repeats(trace: RankProfile, device: Longs) -> Longs:
     return np.where(computes, events.name[device].astype(np.int64) * len(sizes) + size, -1)
 
 
-def _steps(trace: RankProfile) -> list[Diagnostic]:
-    """Returns what to say of marks of steps that do not follow each other, as those of one thread do."""
+def _with_right_marks(trace: RankProfile, notes: list[Diagnostic]) -> RankProfile:
+    """Returns a trace without marks of steps that cannot be right.
+
+    Marks of one thread follow each other in the order of their numbers: of those that do not, the fewest are left out.
+    If the kernels repeat and most of the remaining marks do not follow them, all marks are left out.
+    """
     events = trace.events
     marks = np.flatnonzero(trace.named(lambda name: name.startswith(PROFILER_STEP)))
     marks = marks[np.isin(events.category[marks], (EventCategory.ANNOTATION, EventCategory.CPU_OP))]
     marks = marks[events.thread[marks] >= 0]
-    numbers = [whole(name.removeprefix(PROFILER_STEP).lstrip("#")) for name in trace.names(marks)]
-    late = np.diff(events.start_s[marks]) > 0
-    turned = (np.diff(np.array(numbers, dtype=np.float64)) < 0) & late
-    overlap = events.end_s[marks[:-1]] > events.start_s[marks[1:]] + CLOCK_S
-    same = events.thread[marks[:-1]] == events.thread[marks[1:]]
-    wrong = np.flatnonzero((turned | overlap) & same)
-    if not len(wrong):
-        return []
-    first, second = trace.names(marks[wrong[0] : wrong[0] + 2])
-    text = f"{shortened(first)} and {shortened(second)} overlap, or are in the wrong order: steps may be wrong"
-    return [Diagnostic("warning", "overlapping-steps", text, trace.path)]
+    if len(marks) < 2 or len(marks) > _MAX_MARKS or len(np.unique(events.thread[marks])) > 1:
+        return trace
+    numbers = step_numbers(trace, marks)
+    wrong = _conflicting(numbers, events.start_s[marks], events.end_s[marks])
+    right = marks[~wrong]
+    gaps = np.maximum(np.diff(numbers[~wrong]), 1)  # marks without numbers follow each other
+    text = ""
+    if 2 * len(right) < len(marks) or not _follow_kernels(trace, right, gaps):
+        text = "the marks of steps do not follow the kernels, which repeat: left out, steps are found without them"
+        wrong[:] = True
+    elif wrong.any():
+        names = ", ".join(shortened(printable(name)) for name in trace.names(marks[wrong][:3]))
+        text = f"{names}: overlap other marks of steps, or are in the wrong order: {MISSING_MARKS}"
+    elif (gaps > 1).any():
+        first = shortened(printable(trace.names(right)[int(np.argmax(gaps > 1))]))
+        text = f"marks of steps are missing, first after {first}: {MISSING_MARKS}"
+    if text:
+        notes.append(Diagnostic("warning", "overlapping-steps", text, trace.path))
+    rows = np.ones(len(events), dtype=bool)
+    rows[marks[wrong]] = False
+    return trace if rows.all() else replace(trace, events=events.rows(rows))
+
+
+def _conflicting(numbers: Longs, start_s: Floats, end_s: Floats) -> Mask:
+    """Returns the fewest marks that must go so that the others follow each other in the order of their numbers."""
+    first = np.arange(len(numbers))
+    # Equal numbers are in the order of time.
+    before = (numbers[:, None] < numbers) | ((numbers[:, None] == numbers) & (first[:, None] < first))
+    conflict = before & (end_s[:, None] > start_s + CLOCK_S)
+    conflict |= conflict.T
+    wrong = np.zeros(len(numbers), dtype=bool)
+    while conflict.any():
+        count = conflict.sum(axis=0)
+        worst = np.flatnonzero(count == count.max())
+        # A mark that was moved also leaves a gap to the mark on its other side; the first and last have no other side.
+        left = np.flatnonzero(~wrong)
+        left = left[np.lexsort((left, numbers[left]))]
+        gap_s = np.abs(start_s[left[1:]] - end_s[left[:-1]])
+        apart_s = np.zeros(len(numbers))
+        apart_s[left[1:]] += gap_s
+        apart_s[left[:-1]] += gap_s
+        apart_s[left[[0, -1]]] *= 1.5
+        row = worst[apart_s[worst].argmax()]
+        wrong[row] = True
+        conflict[row] = conflict[:, row] = False
+    return wrong
+
+
+def _follow_kernels(trace: RankProfile, marks: Longs, gaps: Longs) -> bool:
+    """Returns whether most marks are as many periods of the kernels apart as their numbers, where kernels repeat."""
+    links = EventLinks(trace)
+    device = in_launch_order(trace, links)
+    apart = np.diff(np.searchsorted(links.issued_s[device], trace.events.start_s[marks]))
+    if not len(device) or not len(apart) or ((gaps == 1).all() and np.ptp(apart) <= PHASE * np.median(apart)):
+        return True
+    period, _ = kernel_period(trace.events.name[device])
+    near = np.abs(apart - gaps.astype(np.float64) * period) <= PHASE * period
+    return not period or float(near.mean()) >= 0.5
 
 
 def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:
@@ -216,6 +296,20 @@ def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagn
     if share < _MIN_MISSING:
         return [Diagnostic("note", "launch-without-kernel", text, trace.path)]
     return [Diagnostic("warning", "launch-without-kernel", f"{text}: steps may be longer than it shows", trace.path)]
+
+
+def _check_launches(trace: RankProfile, links: EventLinks, device: Longs) -> None:
+    """Raises an error where launches were recorded, and most of the time on devices belongs to none of them."""
+    launched = links.launch[device] >= 0
+    duration_s = trace.events.duration_s[device]
+    if launched.any() and float(duration_s[launched].sum()) < _MIN_LAUNCHED * float(duration_s.sum()):
+        lost = int((~launched).sum())
+        raise InputError(
+            "launch-without-kernel",
+            f"{lost:,} of {len(device):,} kernels and copies belong to no launch of the trace, and to no step",
+            where=trace.path,
+            hint="correlations of this trace are wrong or launches are missing; record whole steps",
+        )
 
 
 def _captured(trace: RankProfile, launches: Longs) -> Mask:

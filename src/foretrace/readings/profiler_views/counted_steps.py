@@ -49,7 +49,9 @@ def find_counted_steps(trace: RankProfile, links: EventLinks, among: Collection[
     recorded = recorded_times(streams, steps)
     try:
         steady = steady_steps(streams, steps, recorded, None)
-    except InputError:
+    except InputError as error:
+        if error.code != "nothing-to-do":
+            raise
         device = trace.events.of(*ON_DEVICE)
         low_s, high_s = trace.events.start_s[device].min(), trace.events.end_s[device].max()
         return CountedSteps(steps, np.arange(0), recorded.step_s, np.array([low_s]), np.array([high_s]), ())

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format import read_trace
+from foretrace.inputs.profiler_trace.format import read_trace, read_traces
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
+from foretrace.inputs.profiler_trace.rank.rank_step import read_step
+from foretrace.readings.profiler_views.counted_steps import find_counted_steps
 from kineto_files import document, kernel, span, write
 
 STEPS, KERNELS = 3, 10
@@ -73,6 +76,106 @@ def test_steps_that_overlap_are_said(tmp_path: Path) -> None:
     marks = [event for event in content if event["cat"] == "user_annotation"]
     marks[1]["ts"] += 500
     assert codes(tmp_path, content)[0] == ["overlapping-steps"]
+
+
+def step_s(folder: Path, content: list[dict[str, Any]]) -> float:
+    """The recorded step of a trace, as `simulate` has it."""
+    return read_step(read_trace(write(folder, document(content)))).recorded_s
+
+
+def marks_of(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in content if event["cat"] == "user_annotation"]
+
+
+@pytest.mark.parametrize("which", range(STEPS))
+@pytest.mark.parametrize("move_us", [-1e6, -500, -300, 300, 500, 1e6])
+def test_a_mark_that_was_moved_does_not_change_the_step(tmp_path: Path, which: int, move_us: float) -> None:
+    content = events()
+    marks_of(content)[which]["ts"] += move_us
+    assert step_s(tmp_path, content) == pytest.approx(1e-3, rel=0.05)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_step_without_its_mark_is_found(tmp_path: Path, gone: int) -> None:
+    content = events()
+    content.remove(marks_of(content)[gone])
+    assert step_s(tmp_path, content) == pytest.approx(1e-3, rel=0.05)
+    assert codes(tmp_path, content)[0] == (["overlapping-steps"] if gone == 1 else [])
+
+
+def test_marks_that_do_not_follow_the_kernels_are_left_out(tmp_path: Path) -> None:
+    content = events()
+    for mark, at_us in zip(marks_of(content), (0, 60, 2060), strict=True):
+        mark |= {"ts": at_us, "dur": 50}
+    assert codes(tmp_path, content)[0] == ["overlapping-steps"]
+    assert step_s(tmp_path, content) == pytest.approx(1e-3, rel=0.05)
+
+
+def test_marks_without_numbers_stay(tmp_path: Path) -> None:
+    content = events()
+    for mark in marks_of(content):
+        mark["name"] = "ProfilerStep#1"
+    assert codes(tmp_path, content) == ([], len(content))
+
+
+@pytest.mark.parametrize("move_us", [-1e6, -700, 700, 1e6])
+def test_a_trace_of_which_half_was_moved_is_refused(tmp_path: Path, move_us: float) -> None:
+    content = events()
+    for at in of_kernels(content)[::2]:
+        content[at]["ts"] += move_us
+    with pytest.raises(InputError) as error:
+        read_trace(write(tmp_path, document(content)))
+    assert error.value.code in ("outside-step", "kernel-out-of-order") and error.value.where
+
+
+@pytest.mark.parametrize("move_us", [-1e6, -700])
+def test_a_device_whose_clock_is_off_is_read(tmp_path: Path, move_us: float) -> None:
+    content = events()
+    for at in of_kernels(content):
+        content[at]["ts"] += move_us
+    assert codes(tmp_path, content)[0] == ["kernel-before-launch"]
+    assert step_s(tmp_path, content) == pytest.approx(1e-3, rel=0.05)
+
+
+def test_kernels_that_are_there_again_on_another_stream_count_once(tmp_path: Path) -> None:
+    content = events()
+    again = [content[at] | {"args": {**content[at]["args"], "stream": 99}} for at in of_kernels(content)]
+    assert codes(tmp_path, [*content, *again]) == (["duplicate-event"], len(content))
+
+
+def test_kernels_without_launches_among_others_are_refused(tmp_path: Path) -> None:
+    content = events()
+    for at in of_kernels(content)[3:]:
+        content[at]["args"]["correlation"] = -1
+    with pytest.raises(InputError) as error:
+        read_trace(write(tmp_path, document(content)))
+    assert error.value.code == "launch-without-kernel" and error.value.where
+
+
+def test_a_clock_that_jumps_ahead_leaves_a_step_out(tmp_path: Path) -> None:
+    content = events()
+    for event in content:
+        event["ts"] += 20_000 if event["ts"] >= 1999 else 0
+    trace = read_trace(write(tmp_path, document(content)))
+    counted = find_counted_steps(trace, EventLinks(trace))
+    assert counted.step_s == pytest.approx(1e-3, rel=0.1)
+    assert "steps-left-out" in [note.code for note in counted.notes if note.level == "warning"]
+
+
+def test_a_clock_that_jumps_back_is_refused(tmp_path: Path) -> None:
+    content = events()
+    for event in content:
+        event["ts"] -= 1500 if event["ts"] >= 1999 else 0
+    with pytest.raises(InputError) as error:
+        read_trace(write(tmp_path, document(content)))
+    assert error.value.code == "kernel-out-of-order"
+
+
+def test_one_recording_under_two_names_is_said(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write(tmp_path, document(events(), distributedInfo={"rank": rank, "world_size": 2}), f"rank{rank}.json")
+    notes = [note for trace in read_traces([tmp_path]) for note in trace.diagnostics]
+    assert [note.code for note in notes if note.level == "warning"] == ["duplicate-event"]
 
 
 def test_a_group_of_a_billion_ranks_is_not_listed(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def read_ranks(paths: Iterable[AnyPath]) -> list[RankProfile]:
     if len(traces) == 1:
         return traces
     _check(traces)
+    traces[0] = replace(traces[0], diagnostics=(*traces[0].diagnostics, *_same_recording(traces)))
     return sorted(traces, key=lambda trace: trace.rank or 0)
 
 
@@ -83,6 +84,19 @@ def _listed(given: GivenPath) -> Iterator[tuple[InputFile, bool]]:
             yield file, True
         elif not file.name.startswith("."):
             yield file, file.name.endswith(ENDINGS)
+
+
+def _same_recording(traces: Sequence[RankProfile]) -> list[Diagnostic]:
+    """Returns a warning on traces of several ranks that hold the same events: one recording under several names."""
+    seen: dict[tuple[object, ...], RankProfile] = {}
+    for trace in traces:
+        events = trace.events
+        start_s, duration_s = events.start_s.round(9), events.duration_s.round(9)
+        same = seen.setdefault((trace.origin_ns, len(events), start_s.tobytes(), duration_s.tobytes()), trace)
+        if same is not trace:
+            text = f"all events are at the same times as in {Path(same.path).name}: one recording under two names?"
+            return [Diagnostic("warning", "duplicate-event", text, trace.path)]
+    return []
 
 
 def _check(traces: Sequence[RankProfile]) -> None:

@@ -17,6 +17,9 @@ from foretrace.inputs.profiler_trace.rank.trim import waiting_or_launching
 _ENOUGH: Final = 3
 """Steps that make a mean; of fewer none is left out for a doubt."""
 
+_TOO_LONG: Final = 5.0
+"""A step that takes so many times the median was interrupted, or a clock jumped in it."""
+
 _SAME_NAMES: Final = 0.9
 """The share of equal kernel names from which on steps with the same launches are the same step: libraries may choose
 another kernel for the same work."""
@@ -63,6 +66,7 @@ def steady_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tup
             notes.append(
                 Diagnostic("note", "steps-left-out", f"left out, since not whole: {', '.join(dropped)}", where)
             )
+        usable = _of_usual_length(steps, recorded, usable, notes, where)
         if warm_up(recorded, usable):
             name, took = steps.names[usable[0]], recorded.step_s[usable[0]]
             text = f"{name} took {took * 1e3:.1f} ms, over 20 % off the others: taken for a warm-up and left out"
@@ -85,6 +89,29 @@ def steady_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tup
     device = _as_begun(streams, np.array([parts[at][0] for at in used], dtype=np.int64))
     made = np.array([parts[at][1] for at in used], dtype=np.int64).reshape(len(used), -1)
     return SteadySteps(np.array(used, dtype=np.int64), device, made, tuple(notes))
+
+
+def _of_usual_length(steps: Steps, recorded: Recorded, usable: Longs, notes: list[Diagnostic], where: str) -> Longs:
+    """Returns the steps without those that take less than no time, or, after the first, many times as long as usual.
+
+    Raises:
+        InputError: No step is left.
+    """
+    took_s = recorded.step_s[usable]
+    odd = took_s < 0
+    if len(usable) >= _ENOUGH and not odd.all():
+        odd[1:] |= took_s[1:] > _TOO_LONG * np.median(took_s[~odd])
+    if not odd.any():
+        return usable
+    if odd.all():
+        text = f"the recorded step takes {float(took_s.mean()) * 1e3:.2f} ms, less than no time"
+        raise InputError("out-of-range", text, where=where, hint="times of this trace are wrong; record it again")
+    first = int(usable[odd][0])
+    usual_s = float(np.median(took_s[~odd]))
+    text = f"{steps.names[first]} took {recorded.step_s[first] * 1e3:.1f} ms, the others {usual_s * 1e3:.1f} ms: "
+    text += f"{int(odd.sum())} such steps are left out"
+    notes.append(Diagnostic("warning", "steps-left-out", text, where))
+    return usable[~odd]
 
 
 def _chosen(steps: Steps, chosen: tuple[int, ...], where: str) -> Longs:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Ints, Longs, Mask
+from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.ranges import ENGINE, OPTIMIZER_STEP, PROFILER_STEP
@@ -18,6 +19,10 @@ WHOLE_TRACE: Final = "whole trace"
 """How steps were found where nothing marks any: the trace is taken as one."""
 _STEP_WORD: Final = re.compile(r"(?<![a-z])(train(ing)?[_ -]?)?(step|iter|iteration|batch)(?![a-z])", re.IGNORECASE)
 _PART_WORD: Final = re.compile(r"optim|sched|zero_grad|load|nccl|forward|backward|wait", re.IGNORECASE)
+MISSING_MARKS: Final = "those steps are told by the kernels that repeat, if they do"
+PHASE: Final = 0.05
+"""The share of a step by which the launches between two marks may differ from those of the others."""
+
 _MIN_KERNELS: Final = 8
 """The least number of kernels of a step: fewer that repeat are more likely a loop within one."""
 
@@ -60,7 +65,7 @@ def find_steps(trace: RankProfile, links: EventLinks | None = None) -> Steps:
     """
     links = links or EventLinks(trace)
     cut = (
-        _by_profiler_step(trace)
+        _by_profiler_step(trace, links)
         or _by_annotation(trace, links)
         or _by_forward(trace, links)
         or _by_kernels(trace, links)
@@ -69,20 +74,51 @@ def find_steps(trace: RankProfile, links: EventLinks | None = None) -> Steps:
     return _placed(trace, links, cut)
 
 
-def _by_profiler_step(trace: RankProfile) -> _Cut | None:
+def _by_profiler_step(trace: RankProfile, links: EventLinks) -> _Cut | None:
     events = trace.events
     marks = trace.named(lambda name: name.startswith(PROFILER_STEP))
     on_host = np.isin(events.category, (EventCategory.ANNOTATION, EventCategory.CPU_OP)) & (events.thread >= 0)
     marked = np.flatnonzero(marks & on_host)
     if not len(marked):
         return None
-    return _Cut(PROFILER_STEP, tuple(trace.names(marked)), events.start_s[marked], events.end_s[marked], closed=True)
+    names, start_s, end_s = tuple(trace.names(marked)), events.start_s[marked], events.end_s[marked]
+    return _with_missing_marks(
+        trace, links, step_numbers(trace, marked), _Cut(PROFILER_STEP, names, start_s, end_s, closed=True)
+    )
+
+
+def step_numbers(trace: RankProfile, marks: Longs) -> Longs:
+    """Returns the number of each of these marks, -1 where it has none."""
+    numbers = [whole(name.removeprefix(PROFILER_STEP).lstrip("#")) for name in trace.names(marks)]
+    return np.array(numbers, dtype=np.int64)
+
+
+def _with_missing_marks(trace: RankProfile, links: EventLinks, numbers: Longs, cut: _Cut) -> _Cut:
+    """Returns a cut with the steps between marks whose numbers do not follow each other, where the kernels repeat."""
+    gaps = np.diff(numbers)
+    if not (gaps > 1).any():
+        return cut
+    device = in_launch_order(trace, links)
+    issued_s = links.issued_s[device]
+    period, _ = kernel_period(trace.events.name[device])
+    first = np.searchsorted(issued_s, cut.start_s)
+    rows = [(cut.names[0], float(cut.start_s[0]), float(cut.own_end_s[0]))]
+    for at, gap in enumerate(gaps.tolist(), start=1):
+        apart = int(first[at] - first[at - 1])
+        if gap > 1 and period and abs(apart - gap * period) <= PHASE * period:
+            starts = issued_s[first[at - 1] + period * np.arange(1, gap)].tolist()
+            ends = [*starts[1:], float(cut.start_s[at])]
+            names = [f"{PROFILER_STEP}#{numbers[at - 1] + turn}" for turn in range(1, gap)]
+            rows += zip(names, starts, ends, strict=True)
+        rows.append((cut.names[at], float(cut.start_s[at]), float(cut.own_end_s[at])))
+    labels, start_s, end_s = zip(*rows, strict=True)
+    return _Cut(cut.how, labels, np.array(start_s), np.array(end_s), closed=True)
 
 
 def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Cuts at ranges that look like steps by their name, else at those that repeat once a step."""
     events = trace.events
-    launches = np.sort(links.issued_s[_in_order(trace, links)])
+    launches = np.sort(links.issued_s[in_launch_order(trace, links)])
     families = {name: ranges for name, ranges in _families(trace).items() if _disjoint(trace, ranges)}
     named = {k: v for k, v in families.items() if _STEP_WORD.search(k) and not _PART_WORD.search(k)}
     covered = {name: _held(trace, ranges, launches) for name, ranges in families.items()}
@@ -117,7 +153,7 @@ def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
 def _by_forward(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Cuts where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
     marks = trace.named(lambda name: name.startswith(ENGINE))
-    device = _in_order(trace, links)
+    device = in_launch_order(trace, links)
     if not len(device) or not marks.any():
         return None
     # A backward's op is nested a few deep under the engine's.
@@ -139,8 +175,8 @@ def _by_forward(trace: RankProfile, links: EventLinks) -> _Cut | None:
 
 def _by_kernels(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Cuts where a kernel repeats after the same number of others, as in a trace of kernels alone."""
-    device = _in_order(trace, links)
-    period, at = _period(trace.events.name[device])
+    device = in_launch_order(trace, links)
+    period, at = kernel_period(trace.events.name[device])
     if not period:
         return None
     starts = np.arange(at, len(device), period)
@@ -149,7 +185,7 @@ def _by_kernels(trace: RankProfile, links: EventLinks) -> _Cut | None:
     return _Cut("repeating kernels", labels, start_s, np.append(start_s[1:], np.inf), closed=False)
 
 
-def _period(names: Ints) -> tuple[int, int]:
+def kernel_period(names: Ints) -> tuple[int, int]:
     """Returns after how many kernels the sequence repeats, and where the first whole turn begins; (0, 0) if it does
     not."""
     order = np.argsort(names, kind="stable")
@@ -185,6 +221,8 @@ def _placed(trace: RankProfile, links: EventLinks, cut: _Cut) -> Steps:
     device = events.of(*ON_DEVICE)
     held = np.bincount(step[device][step[device] >= 0], minlength=len(cut.names))
     whole = held > 0
+    if cut.closed:
+        whole[1:] &= held[:-1] > 0  # after a step whose work was not recorded the device seems idle
     if len(held) > 1:
         if not cut.closed and held[-1] != np.median(held[:-1]):
             whole[-1] = False
@@ -226,7 +264,7 @@ def _held(trace: RankProfile, ranges: Longs, launches_s: Floats) -> float:
     return float(inside.sum()) / len(launches_s)
 
 
-def _in_order(trace: RankProfile, links: EventLinks) -> Longs:
+def in_launch_order(trace: RankProfile, links: EventLinks) -> Longs:
     """Returns device events by when they were launched, where that is known."""
     device = trace.events.of(*ON_DEVICE)
     known = device[~np.isnan(links.issued_s[device])]
