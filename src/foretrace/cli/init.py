@@ -59,7 +59,6 @@ def command(
         hint = "another name with -o, or --force to write over it"
         raise UsageError("file-exists", f"{output} is there already", hint=hint)
     from foretrace.basics.outputs import write_text
-    from foretrace.cli.emit import wrote
     from foretrace.workload.write_job import job_text
 
     if cluster is not None:
