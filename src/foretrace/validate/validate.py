@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretrace.basics.errors import ForetraceError
+from foretrace.basics.errors import ForetraceError, printable, shortened
 from foretrace.basics.processes import Workers
+from foretrace.cost.kernels.plausible import MAX_OFF_MODEL
 from foretrace.cost.machine import Machine
 from foretrace.inputs.model.input import ModelInput
 from foretrace.readings.answer.answer import Answer
@@ -87,7 +88,19 @@ def validate(
         interrupted = True
     finally:
         answers.close()
-    return Validation(tuple(rows), tuple(skipped), interrupted, runs.notes)
+    return Validation(tuple(rows), tuple(skipped), interrupted, (*runs.notes, *rows_far_off(rows)))
+
+
+def rows_far_off(rows: Sequence[RowResult]) -> tuple[str, ...]:
+    """Returns a note on rows that took many times as long as predicted, or a small part of it."""
+    times = {row.id: row.step.measured / row.step.predicted for row in rows if row.step and row.step.predicted > 0}
+    far = [name for name, ratio in times.items() if not 1 / MAX_OFF_MODEL < ratio < MAX_OFF_MODEL]
+    if not far:
+        return ()
+    worst = max(far, key=lambda name: max(times[name], 1 / max(times[name], 1e-30)))
+    rows_text = "1 row is" if len(far) == 1 else f"{len(far):,} rows are"
+    text = f"{rows_text} {MAX_OFF_MODEL:g} times off the prediction or more: {shortened(printable(worst))} takes "
+    return (f"{text}{times[worst]:,.3g} times as long; a unit of the table may be mistaken",)
 
 
 def _skipped(config: RunConfig, why: str) -> SkippedRun:

@@ -6,7 +6,7 @@ import pytest
 
 from foretrace.readings.answer.model_figures import StepParts
 from foretrace.validate.training_runs import RunConfig, RunMeasurement
-from foretrace.validate.validate import RowPrediction, compare_row
+from foretrace.validate.validate import RowPrediction, compare_row, rows_far_off
 
 CONFIG = RunConfig("row", "runs.csv:2", "f", "A", "m", 1, 8, 32, 1, 1, 64, 8, "H100", 1, 1, 1)
 PREDICTED = RowPrediction(
@@ -42,3 +42,9 @@ def test_all_kinds_that_were_measured_are_compared() -> None:
 def test_nothing_is_compared_where_nothing_was_measured() -> None:
     row = compare_row(CONFIG, PREDICTED, RunMeasurement(1.0))
     assert (row.memory, row.more_memory) == (None, {})
+
+
+@pytest.mark.parametrize(("measured_s", "told"), [(1.2, False), (9.0, False), (1000.0, True), (0.001, True)])
+def test_a_unit_that_may_be_mistaken_is_told(measured_s: float, told: bool) -> None:
+    notes = rows_far_off([compare_row(CONFIG, PREDICTED, RunMeasurement(measured_s))])
+    assert bool(notes) is told and all("row" in note for note in notes)

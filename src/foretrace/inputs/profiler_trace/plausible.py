@@ -305,7 +305,7 @@ def _check_launches(trace: RankProfile, links: EventLinks, device: Longs) -> Non
     if launched.any() and float(duration_s[launched].sum()) < _MIN_LAUNCHED * float(duration_s.sum()):
         lost = int((~launched).sum())
         raise InputError(
-            "launch-without-kernel",
+            "not-recorded",
             f"{lost:,} of {len(device):,} kernels and copies belong to no launch of the trace, and to no step",
             where=trace.path,
             hint="correlations of this trace are wrong or launches are missing; record whole steps",

@@ -149,7 +149,7 @@ def test_kernels_without_launches_among_others_are_refused(tmp_path: Path) -> No
         content[at]["args"]["correlation"] = -1
     with pytest.raises(InputError) as error:
         read_trace(write(tmp_path, document(content)))
-    assert error.value.code == "launch-without-kernel" and error.value.where
+    assert error.value.code == "not-recorded" and error.value.where
 
 
 def test_a_clock_that_jumps_ahead_leaves_a_step_out(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Final
 from foretrace.basics.errors import InputError, shown
 from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
+MIN_SPEED: Final = 1e-3
+"""GB/s of a channel; NCCL's search ends at 0.1 (`src/graph/search.cc`)."""
 EXPECTED: Final = 'expected what NCCL_GRAPH_DUMP_FILE writes: <graphs version="1"><graph id="0" pattern="4" …>'
 
 _BY_ID: Final = {0: "ring", 1: "tree", 2: "collnet-chain", 3: "nvls", 4: "collnet-direct"}
@@ -66,6 +68,15 @@ class LoggedGraph:
         return any(channel.nets for channel in self.channels)
 
 
+def checked_graph(graph: LoggedGraph, where: str) -> LoggedGraph:
+    """Returns a graph; raises an error where its channels carry nothing: NCCL lists no channels then."""
+    slow = graph.speed_intra < MIN_SPEED or 0 < graph.speed_inter < MIN_SPEED
+    if graph.nchannels > 0 and slow:
+        speeds = f"{graph.speed_intra:g}/{graph.speed_inter:g} GB/s"
+        raise InputError("out-of-range", f"channels of {speeds} carry nothing", where=where, hint=EXPECTED)
+    return graph
+
+
 @dataclass(frozen=True, slots=True)
 class Graphs:
     """A whole file."""
@@ -99,7 +110,7 @@ def _graph(element: Element, name: str) -> LoggedGraph:
         raise InputError(
             "conflicting-values", problem, where=f"{name}:{element.line}", hint="the dump looks cut or edited"
         )
-    return LoggedGraph(
+    graph = LoggedGraph(
         id=whole_number(element, "id", name),
         pattern=whole_number(element, "pattern", name),
         crossnic=whole_number(element, "crossnic", name, 0),
@@ -112,6 +123,7 @@ def _graph(element: Element, name: str) -> LoggedGraph:
         samechannels=whole_number(element, "samechannels", name, 0),
         channels=channels,
     )
+    return checked_graph(graph, f"{name}:{element.line}")
 
 
 def _channel(element: Element, name: str) -> Channel:

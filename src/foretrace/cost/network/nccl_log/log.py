@@ -19,7 +19,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.files import AnyFile, open_binary
 from foretrace.basics.limits import MAX_GPUS, Deadline, check_limit, limited, too_large
 from foretrace.basics.numbers import real_field, whole_field
-from foretrace.cost.network.nccl_log.graph import LoggedGraph
+from foretrace.cost.network.nccl_log.graph import LoggedGraph, checked_graph
 from foretrace.cost.network.nccl_log.names import algorithm_called, function_called, protocol_called
 from foretrace.program.columns import Collective
 
@@ -419,7 +419,7 @@ class _Reader:
 
     def _graph(self, match: re.Match[str]) -> LoggedGraph:
         pattern, crossnic, channels, intra, inter, type_intra, type_inter, same = match.groups()
-        return LoggedGraph(
+        graph = LoggedGraph(
             -1,
             int(pattern),
             int(crossnic),
@@ -431,6 +431,7 @@ class _Reader:
             type_inter,
             int(same),
         )
+        return checked_graph(graph, self.where)
 
 
 def _parted(text: str) -> tuple[re.Match[str] | None, str]:

@@ -12,6 +12,9 @@ from foretrace.inputs.profiler_table.format.records import TableRow
 MAX_FLOPS: Final = 2e16
 """NVIDIA's B300 has 1.5e16 FLOP/s in fp4."""
 
+MIN_CALL_S: Final = 10e-9
+"""The time of a call, on the host or a device: to record one takes longer."""
+
 _ROUNDING: Final = 0.01
 _ROUNDING_S: Final = 2e-6
 """Times have three digits after the point, and at most of milliseconds where they are short."""
@@ -106,6 +109,13 @@ def _fast(row: TableRow) -> str:
     return f"computes at {rate / 1e15:,.0f} PFLOP/s, which no GPU does" if rate > MAX_FLOPS else ""
 
 
+def _short_calls(row: TableRow) -> str:
+    longest = max(row.cpu_total_s or 0.0, row.self_cpu_s or 0.0, row.device_total_s or 0.0, row.self_device_s or 0.0)
+    each_s = longest / row.calls if row.calls else MIN_CALL_S
+    short = 0 < each_s < MIN_CALL_S and row.calls * MIN_CALL_S > _ROUNDING_S
+    return f"takes {format_time(longest)} in {row.calls:,} calls, less than a clock can tell apart" if short else ""
+
+
 _CHECKS: Final[tuple[tuple[str, Callable[[TableRow], str]], ...]] = (
     ("implausible-time", _negative),
     ("conflicting-values", _long_self),
@@ -113,4 +123,5 @@ _CHECKS: Final[tuple[tuple[str, Callable[[TableRow], str]], ...]] = (
     ("conflicting-values", _never_called),
     ("conflicting-values", _large_share),
     ("implausible-rate", _fast),
+    ("implausible-rate", _short_calls),
 )

@@ -62,6 +62,7 @@ def test_graphs_are_told_apart_by_number_and_pattern() -> None:
         (DUMP.replace(b'nchannels="2"', b'nchannels="3"'), "g.xml:2", "nchannels is 3, but 2 are listed"),
         (DUMP.replace(b'speedintra="20"', b'speedintra="fast"'), "g.xml:2", 'speedintra "fast"'),
         (DUMP.replace(b'speedintra="20"', b'speedintra="nan"'), "g.xml:2", 'speedintra "nan"'),
+        (DUMP.replace(b'speedintra="20"', b'speedintra="0"'), "g.xml:2", "carry nothing"),
         (DUMP.replace(b'pattern="4"', b""), "g.xml:2", "<graph> has no pattern"),
         (b"<a>" * 100 + b"</a>" * 100, "g.xml:1", "levels"),
     ],

@@ -204,6 +204,8 @@ def test_a_column_with_three_names_is_not_used() -> None:
         "comm 0xaa rank 0 nRanks 999999999999999 nNodes 2 localRanks 8",
         "999999999999 coll channels, 16 p2p channels, 2 p2p channels per peer",
         "Pattern 4, crossNic 0, nChannels 8, bw 999999999999.0/40.0, type NVL/PIX, sameChannels 1",
+        "Pattern 4, crossNic 0, nChannels 8, bw 0.0/0.0, type NVL/PIX, sameChannels 1",
+        "Pattern 4, crossNic 0, nChannels 8, bw 40.0/0.0000001, type NVL/PIX, sameChannels 1",
         "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={99999..0}",
         "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={9..0}",
     ],

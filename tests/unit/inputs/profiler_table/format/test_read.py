@@ -10,6 +10,7 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_table.format import Field, looks_like_table, parse_tables, read_tables
 from foretrace.inputs.registry import open_input
 from shared_files import ROOT, shared
+from table_files import write_times
 from write_table import write_table
 
 NEW = """\
@@ -331,3 +332,10 @@ def test_limits(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(InputError) as caught:
         read_tables(path)
     assert caught.value.code == "input-too-large" and str(caught.value.where).startswith(str(path))
+
+
+@pytest.mark.parametrize(("calls", "codes"), [(1, []), (1000, []), (10**9, ["implausible-rate"])])
+def test_more_calls_than_fit_into_their_time_are_told(tmp_path: Path, calls: int, codes: list[str]) -> None:
+    path = write_times(tmp_path / "table.txt", [("aten::mm", 1e-3, 2e-3, 4e-3, 4e-3)], calls)
+    notes = read_tables(path)[0].diagnostics
+    assert [note.code for note in notes if note.level == "warning"] == codes
