@@ -256,10 +256,10 @@ class _Question:
     def _recording_notes(self, program: Program) -> tuple[Diagnostic, ...]:
         """Returns what a reader of a recording on a cluster should know: its GPU, and what few ranks do not tell."""
         cluster = self.machine.cluster
-        if cluster is None:
-            return ()
-        notes = []
         recorded, rebuild = self.job.recorded_gpu, self.job.rebuild
+        notes = [] if rebuild is not None else self._recorded_rates(program, recorded)
+        if cluster is None:
+            return tuple(notes)
         asked = None if rebuild is None else rebuild.gpu
         runs_on = _preset_name(asked or recorded)
         if runs_on != cluster.gpu.name and (asked or recorded):
@@ -276,6 +276,16 @@ class _Question:
             )
             notes.append(Diagnostic("note", "slowest-not-modelled", text))
         return tuple(notes)
+
+    def _recorded_rates(self, program: Program, recorded: str | None) -> list[Diagnostic]:
+        """Returns a warning on products that the GPU of a recording, where it is known, cannot have run."""
+        name = _preset_name(recorded)
+        if name is None:
+            return []
+        from foretrace.cost.kernels.plausible import recorded_rates
+        from foretrace.hardware.presets import gpu
+
+        return recorded_rates(gpu(name), program, self.job.title)
 
     def _replay_note(self, answer: Answer) -> tuple[Diagnostic, ...]:
         """Returns a warning where the replay of a step, with nothing changed, does not take what was recorded."""

@@ -156,3 +156,11 @@ def test_a_replay_that_is_far_from_what_was_recorded_is_refused(monkeypatch: pyt
     with pytest.raises(InputError) as error:
         simulate(job, Machine(None))
     assert error.value.code == "replay-differs" and str(HOST_BOUND) in str(error.value.where)
+
+
+@pytest.mark.parametrize(("gpu", "told"), [("NVIDIA H200", False), ("NVIDIA A100-SXM4-80GB", True), ("Abacus", False)])
+def test_products_that_the_named_gpu_cannot_run_are_told(gpu: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = open_input([DEVICE_BOUND])
+    monkeypatch.setattr(type(job), "recorded_gpu", gpu)
+    codes = [note.code for note in simulate(job, Machine(None)).diagnostics if note.level == "warning"]
+    assert ("implausible-rate" in codes) is told

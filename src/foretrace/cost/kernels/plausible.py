@@ -15,7 +15,8 @@ from foretrace.basics.arrays import Floats, Mask
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.kernels.model import floor_s, peak_flops
 from foretrace.hardware.cluster import Gpu
-from foretrace.program.kernels import Kernel, kernel_text
+from foretrace.program.kernels import Gemm, Kernel, kernel_text, parse_kernels
+from foretrace.program.program import Program
 
 MIN_FLOPS_PART: Final = 0.9
 """The part of the time at the datasheet's peak that a product may take. Datasheets state the peak at the boost clock,
@@ -29,6 +30,12 @@ MAX_OFF_MODEL: Final = 10.0
 """The factor, either way, from which on a kernel is reported to differ from the model: more than model and measurement
 differ by, less than a mistaken unit. Two of 2,700 real kernels of an H200 and an A100 do, which are copies that waited.
 """
+
+MIN_PRODUCT_S: Final = 10e-6
+"""The time at its GPU's peak from which on a recorded product is checked: shorter ones are bound by latency."""
+
+MAX_TIMES_PEAK: Final = 100.0
+"""How many times its time at the peak a recorded product may take: real ones of that size take up to 3."""
 
 
 def plausible_kernels(
@@ -65,3 +72,36 @@ def plausible_kernels(
         )
         notes.append(Diagnostic("warning", "off-model", text, where))
     return usable, notes
+
+
+def recorded_rates(gpu: Gpu, program: Program, where: str) -> list[Diagnostic]:
+    """Returns a warning where recorded products are faster than their GPU, or a hundred times slower.
+
+    Args:
+        gpu: The GPU that the program was recorded on.
+        program: A recorded program.
+        where: The recording.
+    """
+    columns = program.templates.columns
+    number, duration_s = columns["kernel"].astype(np.int64), columns["duration_s"].astype(np.float64)
+    chosen = np.flatnonzero((number >= 0) & (duration_s > 0))
+    floors = {at: _products_s(gpu, program.strings[at]) for at in set(number[chosen].tolist())}
+    least_s = np.array([floors[at] for at in number[chosen].tolist()])
+    long = least_s > MIN_PRODUCT_S
+    if not long.any():
+        return []
+    times = float(np.median(duration_s[chosen][long] / least_s[long]))
+    if MIN_FLOPS_PART <= times <= MAX_TIMES_PEAK:
+        return []
+    text = f"products take {times:.3g} of the time at the peak of a {gpu.name}: times, shapes or the name of the GPU"
+    return [Diagnostic("warning", "implausible-rate", f"{text} may be wrong; a unit may be mistaken", where)]
+
+
+def _products_s(gpu: Gpu, text: str) -> float:
+    """Returns the time of the matrix products of an op at the GPU's peak; those of fp32 may use TF32."""
+    wide = max(peak_flops(gpu, "fp32"), peak_flops(gpu, "tf32"))
+    return sum(
+        count * kernel.flops / (wide if kernel.dtype == "fp32" else peak_flops(gpu, kernel.dtype))
+        for count, kernel in parse_kernels(text)
+        if isinstance(kernel, Gemm)
+    )

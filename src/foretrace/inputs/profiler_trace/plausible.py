@@ -46,7 +46,7 @@ _CAPTURE: Final = re.compile(r"(cuda|hip|cu)Stream(Begin|End)Capture")
 _MIN_LAUNCHED: Final = 0.25
 """The share of a device's time whose launches must be known, if any are."""
 
-_NEARLY_ALL: Final = 0.8
+_TWICE_SHARE: Final = 0.8
 """The share of work from which on that is there twice a recording is taken to hold everything twice."""
 
 _MAX_MARKS: Final = 1_000
@@ -136,7 +136,7 @@ def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProf
     numbered = np.isin(events.category, _NUMBERED) & (events.correlation >= 0)
     doubled = again & numbered
     doubled |= _on_two_streams(trace, asked, numbered)
-    if doubled.sum() < _NEARLY_ALL / 2 * numbered.sum() or not numbered.any():
+    if doubled.sum() < _TWICE_SHARE / 2 * numbered.sum() or not numbered.any():
         ops = (events.category == EventCategory.CPU_OP) & (events.external > 0)
         ranges = (events.category == EventCategory.ANNOTATION) & (events.duration_s > 10e-6)
         doubled |= again & (ops | ranges)
@@ -159,7 +159,7 @@ def _on_two_streams(trace: RankProfile, asked: Longs, numbered: Mask) -> Mask:
         again[work] = duplicates(
             [column[work] for column in (events.start_s, events.duration_s, events.name, events.correlation)]
         )
-    return again if 2 * again.sum() > _NEARLY_ALL * (numbered & (events.thread < 0)).sum() else np.zeros_like(again)
+    return again if 2 * again.sum() > _TWICE_SHARE * (numbered & (events.thread < 0)).sum() else np.zeros_like(again)
 
 
 def _work(trace: RankProfile, links: EventLinks, device: Longs) -> RecordedWork:
