@@ -208,10 +208,14 @@ def describe_change(name: str, change: Change) -> str:
 
 
 def _varied(gpu: Gpu, **figures: object) -> Gpu:
-    """Returns a variation of a GPU: measurements of its preset hold where the changed figures do not matter."""
+    """Returns a variation of a GPU: measurements of its preset hold where the changed figures do not matter.
+
+    A GPU that a file describes without a preset has no measurements, and neither has its variation.
+    """
     if gpu.base:
         return replace(gpu, **figures)  # type: ignore[arg-type]
-    named = {"name": f"{gpu.name}-changed", "title": f"{gpu.title}, changed", "base": gpu.name}
+    base = gpu.name if gpu.name in presets.names("gpu") else ""
+    named = {"name": f"{gpu.name}-changed", "title": f"{gpu.title}, changed", "base": base}
     return replace(gpu, **named, **figures)  # type: ignore[arg-type]
 
 

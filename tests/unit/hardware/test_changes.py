@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretrace.basics.errors import InputError
+from foretrace.cost.kernels.parameters import base_of
 from foretrace.hardware.changes import FIGURES, changed_cluster, check_change, with_gpu
 from foretrace.hardware.presets import cluster, gpu
 
@@ -85,3 +86,12 @@ def test_a_figure_that_is_not_stated_cannot_be_changed() -> None:
     with pytest.raises(InputError) as error:
         changed_cluster(silent, {"power": "500W"})
     assert error.value.code == "missing-field"
+
+
+def test_a_gpu_without_a_preset_can_be_changed_and_priced() -> None:
+    own = replace(gpu("h100-sxm"), name="mine", architecture="unknown", base="")
+    node = replace(H100.node, gpu=own)
+    for name in ("hbm", "flops", "memory"):
+        changed = changed_cluster(replace(H100, node=node), {name: 1.5}).gpu
+        assert changed.base == ""
+        assert base_of(changed) is None

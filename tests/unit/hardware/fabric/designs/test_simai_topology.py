@@ -66,7 +66,7 @@ def test_fields() -> None:
         (SMALL.replace("2 5 400", "2 2 400"), 5, "2 and 2 are not two devices"),
         (SMALL.replace("2 5 400Gbps", "2 5 400"), 5, "has no unit"),
         (SMALL.replace("2 5 400Gbps", "2 5 0Gbps"), 5, "rate 0Gbps"),
-        (SMALL.replace("2 5 400Gbps", "2 5 5e-324Gbps"), 5, "rate 5e-324Gbps"),
+        (SMALL.replace("2 5 400Gbps", "2 5 5e-324Gbps"), 5, "5e-324Gbps"),
         (SMALL.replace("2 5 400Gbps", "2 5 7.9Mbps"), 5, "rate 7.9Mbps"),
         (SMALL.replace("2 5 400Gbps 0.0005ms 0", "2 5 400Gbps 0.0005ms nan"), 5, "error rate"),
         (SMALL.replace("2 5 400", "٢ 5 400"), 5, "are not two devices"),
