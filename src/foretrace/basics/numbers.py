@@ -168,9 +168,9 @@ def leading_number(text: str) -> LeadingNumber:
     if match.end() > _MAX_CHARACTERS:
         raise NumberError("out-of-range", f"is too long for a number: {match.end():,} characters")
     digits = match[0].replace(",", "").replace("_", "")
-    if digits.lstrip("+-").isdigit():
-        return LeadingNumber(int(digits), digits, text[match.end() :])
     number = float(digits)
+    if digits.lstrip("+-").isdigit() and math.isfinite(number):
+        return LeadingNumber(int(digits), digits, text[match.end() :])
     if not math.isfinite(number):
         raise NumberError("out-of-range", "is too large")
     if not number and re.search("[1-9]", re.split("[eE]", digits)[0]):

@@ -279,3 +279,19 @@ def test_a_difference_below_the_resolution_of_its_times_is_nothing() -> None:
     assert units.format_difference(0.0, 0.0) == "0 s"
     assert units.format_difference(1.0, 1.5) == "−500 ms"
     assert units.format_difference(2e-9, 1e-9) == "+1.00 ns"
+
+
+@pytest.mark.parametrize("digits", [308, 309, 310, 399, 400, 5000])
+def test_numbers_beyond_all_floats_are_refused(digits: int) -> None:
+    for parse, unit in (
+        (units.parse_time, "s"),
+        (units.parse_bytes, "GiB"),
+        (units.parse_bandwidth, "Gbps"),
+        (units.parse_flops, "TFLOPS"),
+        (units.parse_factor, "x"),
+        (units.parse_count, ""),
+        (units.parse_power, "W"),
+    ):
+        with pytest.raises(InputError) as caught:
+            parse("9" * digits + unit)
+        assert caught.value.code == "out-of-range"
