@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from foretrace.basics.errors import Diagnostic, InputError, did_you_mean, shortened
-from foretrace.basics.files import InputFile, unreadable
+from foretrace.basics.errors import Diagnostic, InputError, did_you_mean, of_field, shortened
+from foretrace.basics.files import InputFile, read_up_to, unreadable
 from foretrace.basics.limits import limited, too_large
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Document:
         """The text of the file."""
         try:
             with (self.source or InputFile(self.path)).take() as file:
-                data = file.read(limited(most_bytes) + 1)
+                data = read_up_to(file, limited(most_bytes) + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
@@ -102,7 +102,11 @@ class Document:
             raise InputError(
                 "bad-syntax", "not valid YAML: a character that text does not have", where=where, hint=hint
             ) from None
-        except (yaml.YAMLError, RecursionError):
+        except RecursionError:
+            raise InputError(
+                "too-deep", "lists and mappings are nested too deep to be read", where=self.path, hint=hint
+            ) from None
+        except yaml.YAMLError:
             raise InputError("bad-syntax", "not valid YAML", where=self.path, hint=hint) from None
         if node is None:
             raise InputError("empty-file", f"the {self.noun} is empty", where=self.path, hint=self.expected)
@@ -283,11 +287,14 @@ class Fields:
     ) -> Number:
         """A quantity within what can be meant; `show` says the bounds as a person would."""
         text = self.document.text(self[name], f"{name}: a number")
-        value = parse(text, where=self.where(name))
+        with of_field(name):
+            value = parse(text, where=self.where(name))
         if not least <= value <= most:
+            given, meant = shortened(text.strip()), show(value)
+            amount = given if given == meant.replace(",", "") else f"{given} is {meant}, which"
             raise InputError(
                 "out-of-range",
-                f"{name} {shortened(text.strip())} is {show(value)}, which cannot be meant",
+                f"{name} {amount} cannot be meant",
                 where=self.where(name),
                 hint=f"expected {show(least)} to {show(most)}",
             )

@@ -7,7 +7,8 @@ for people that says what is wrong, where (a file and line, a field, a rank and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -40,7 +41,7 @@ def bounded(message: object) -> str:
         return message
     if len(message) > 2 * _MAX_MESSAGE:  # what it says of a long text is before it or after it
         message = f"{message[:_MAX_MESSAGE]}…{message[-_MAX_MESSAGE:]}"
-    message = one_line(message)
+    message = printable(one_line(message))
     if len(message) > _PLAIN:
         message = _REPEATED.sub(_shortened_match, message)
     return message if len(message) <= _MAX_MESSAGE else f"{message[: 2 * MAX_SHOWN]}…{message[-_PLAIN:]}"
@@ -55,7 +56,7 @@ def _shortened_match(match: re.Match[str]) -> str:
 
 def _bounded_where(where: str) -> str:
     """Returns a place of bearable length; its end is kept, because the line is there."""
-    where = one_line(where)
+    where = printable(one_line(where))
     return where if len(where) <= _MAX_WHERE else f"{where[:MAX_SHOWN]}…{where[MAX_SHOWN + 1 - _MAX_WHERE :]}"
 
 
@@ -121,6 +122,15 @@ def located(error: ForetraceError, place: str) -> ForetraceError:
     """Returns the same error with a place, such as a file, before its own."""
     where = f"{place}: {error.where}" if error.where else place
     return type(error)(error.code, error.message, where=where, hint=error.hint)
+
+
+@contextmanager
+def of_field(name: str) -> Iterator[None]:
+    """Names the field or option whose value an error within the block is about."""
+    try:
+        yield
+    except ForetraceError as error:
+        raise type(error)(error.code, f"{name}: {error.message}", where=error.where, hint=error.hint) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ MAX_LISTED: Final = 1000
 """Files of a folder, or matches of a pattern, that are looked at to recognise what they are."""
 
 _MAX_HEAD_BYTES: Final = 1 << 20
+_PART_BYTES: Final = 64 << 20
 _MAX_WAITING: Final = 64
 """Files that may be open between a look at their beginning and reading; systems allow a process as few as 256."""
 
@@ -299,14 +300,22 @@ def read_whole(path: AnyFile, noun: str, hint: str, max_bytes: int = LARGEST_FIL
     most = limited(max_bytes)
     try:
         with open_binary(path, noun) as stream:
-            # A pipe has no size; what comes out of it is cut off where it is too long.
             too_long = os.fstat(stream.fileno()).st_size > most
-            data = b"" if too_long else stream.read(most + 1)
+            data = b"" if too_long else read_up_to(stream, most + 1)
     except OSError as error:
         raise InputError(unreadable(error), f"the {noun} cannot be read: {error.strerror}", where=str(path)) from None
     if too_long or len(data) > most:
         raise too_large(f"the {noun} has more than {_shown_size(most)}", str(path), hint)
     return data
+
+
+def read_up_to(stream: io.BufferedIOBase, most: int) -> bytes:
+    """Returns what is left of a stream, at most so many bytes: a pipe has no size and may not end."""
+    parts, left = [], most
+    while left and (part := stream.read(min(left, _PART_BYTES))):  # a read makes room for all that it asks for
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def unpack(data: bytes, noun: str, where: str, max_bytes: int) -> bytes:
@@ -326,7 +335,7 @@ def unpack(data: bytes, noun: str, where: str, max_bytes: int) -> bytes:
     most = limited(max_bytes)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            unpacked = stream.read(most + 1)
+            unpacked = read_up_to(stream, most + 1)
     except (EOFError, OSError, zlib.error) as error:
         code = "truncated-file" if isinstance(error, EOFError) else "bad-compression"
         raise InputError(code, f"the packed {noun} is cut off or damaged", where=where) from None

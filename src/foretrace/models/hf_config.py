@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.basics.documents import Document
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, of_field
 from foretrace.basics.files import AnyFile, InputFile, given_path, input_file
 from foretrace.basics.units import parse_count
 
@@ -61,7 +61,9 @@ class HfConfig:
                     hint=f"a configuration of type {self.model_type} has it",
                 )
             return default
-        value = parse_count(self.document.text(self.fields[field], f"{field}: a whole number"), where=self.where(field))
+        text = self.document.text(self.fields[field], f"{field}: a whole number")
+        with of_field(field):
+            value = parse_count(text, where=self.where(field))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
             raise InputError("out-of-range", f"{field} {value:,} cannot be meant", where=self.where(field), hint=hint)

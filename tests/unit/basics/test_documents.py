@@ -60,7 +60,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("a: 1\nb: \x07\n", "note.yaml:2", "not valid YAML"),
         ("a: 1\n--- \nb: 2\n", "note.yaml:2", "not valid YAML"),
         ("a: *nowhere\n", "note.yaml:1", "not valid YAML"),
-        ("{" * 5_000, "note.yaml", "not valid YAML"),
+        ("{" * 5_000, "note.yaml", "nested too deep"),
         ("# only a remark\n", "note.yaml", "the note is empty"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import threading
 from collections import Counter
@@ -20,7 +22,9 @@ from foretrace.basics.files import (
     head_bytes,
     input_file,
     open_binary,
+    read_up_to,
     read_whole,
+    unpack,
 )
 
 DATA = bytes(range(256)) * 1024
@@ -152,3 +156,16 @@ def test_files_that_a_killed_process_left_are_not_read(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     for given in (given_path(tmp_path), given_path(f"{tmp_path}/.*"), given_path(f"{tmp_path}/*")):
         assert [file.name for file in given.files if "0123" in file.name] == []
+
+
+def test_a_raised_limit_does_not_ask_for_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORETRACE_LIMITS", "1000000x")
+    (tmp_path / "small").write_bytes(DATA)
+    assert read_whole(tmp_path / "small", "file", "") == DATA
+    packed = gzip.compress(DATA)
+    assert unpack(packed, "file", "x", 1 << 30) == DATA
+
+
+def test_what_is_longer_than_a_part_is_read_to_its_limit() -> None:
+    assert read_up_to(io.BytesIO(DATA), 1000) == DATA[:1000]
+    assert read_up_to(io.BytesIO(DATA), len(DATA) + 5) == DATA

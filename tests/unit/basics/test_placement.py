@@ -90,7 +90,7 @@ def test_ranks_fill_the_slots_of_a_hostfile(tmp_path: Path) -> None:
         ("hosts:\n- name: n0\n  ranks: 0-1\n- name: n0\n  ranks: 2-3\n", 4, "listed twice, first on line 2"),
         ("hosts:\n- {name: n0, ranks: 0-2}\n- {name: n1, ranks: 2-3}\n", 3, "on n0 (line 2) and on n1"),
         ("hosts:\n- {name: n0, ranks: 1}\n", None, "3 of 4 ranks have no host: 0, 2-3"),
-        ("[" * 5_000, None, "not valid YAML"),
+        ("[" * 5_000, None, "nested too deep"),
         ("n0 slots=2\n", None, "the hosts have 2 slots for 4 ranks"),
         ("n0 slots=2\nn1\n", 2, '"n1" is not a host and its slots'),
         ("n0 slot=4\n", 1, "did you mean slots?"),
@@ -144,3 +144,10 @@ def test_every_packed_rank_has_its_own_slot(world: int, gpus_per_host: int) -> N
     assert np.array_equal(placement.host * gpus_per_host + placement.slot, np.arange(world))
     assert placement.ranks_per_host().sum() == world
     assert placement.hosts == len(np.unique(placement.host))
+
+
+@pytest.mark.parametrize("hosts", [[], [np.nan], [-1], [2**31], [10**12], [0.5], ["a"], [True]])
+def test_arrays_that_are_not_hosts_are_refused(hosts: list[object]) -> None:
+    with pytest.raises(InputError) as caught:
+        Placement(np.array(hosts), np.zeros(len(hosts), dtype=np.int32))
+    assert caught.value.code == "bad-placement"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from foretrace.basics.errors import Diagnostic, InputError, shortened
+from foretrace.basics.errors import Diagnostic, InputError, of_field, shortened
 from foretrace.basics.units import parse_count
 from foretrace.workload.launch.shell_words import Script, Statement, Word, read_script
 
@@ -29,6 +29,8 @@ class Argument:
     line: int
     spelled: str = ""
     """The option as the file has it, where that is not its name here."""
+    repeated: bool = False
+    """Whether the file gave the option another value before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class Arguments:
                 else ("missing-field", f"{self.shown(name)} is missing")
             )
             raise InputError(code, problem, where=self.where(name), hint=HINT)
-        value = parse_count(self.text(name, ""), where=self.where(name))
+        text = self.text(name, "")
+        with of_field(self.shown(name)):
+            value = parse_count(text, where=self.where(name))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
             problem = f"{self.shown(name)} {value:,} cannot be meant"
@@ -118,10 +122,10 @@ def script_arguments(script: Script, expected: str = "num-layers") -> Arguments:
     """Returns the options of a script's commands, or, where these lack the `expected` one, those in its variables."""
     options: dict[str, Argument] = {}
     for words in commands(script):
-        options |= _options(words)
+        _add_options(options, words)
     if expected not in options:
         for words in script.variables.values():
-            options |= _options(words)
+            _add_options(options, words)
     if not options:
         unclosed = next((note for note in script.diagnostics if note.code == "bad-syntax"), None)
         if unclosed is not None:
@@ -135,19 +139,20 @@ def commands(script: Script) -> Iterable[Statement]:
     return (words for words in script.commands if words and words[0].text not in _SILENT)
 
 
-def _options(words: Statement) -> dict[str, Argument]:
-    options: dict[str, Argument] = {}
+def _add_options(options: dict[str, Argument], words: Statement) -> None:
+    """Adds the options of a command, which replace those of the same name."""
     name: str | None = None
     line, values = 0, [""]
     for word in [*_parted(words), Word("--", 0)]:
         if word.text.startswith("--") or (word.text.startswith("-") and word.text[1:2].isalpha()):
             if name:
-                options[name] = Argument(tuple(values), line)
+                before = options.get(name)
+                repeated = before is not None and (before.repeated or before.values != tuple(values))
+                options[name] = Argument(tuple(values), line, repeated=repeated)
             typed, equals, value = word.text.lstrip("-").partition("=")
             name, line, values = typed.replace("_", "-"), word.line, [value] if equals else []
         elif name:
             values.append(word.text)
-    return options
 
 
 def _parted(words: Statement) -> Statement:

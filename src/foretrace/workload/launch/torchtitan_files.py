@@ -59,7 +59,11 @@ def toml_arguments(text: str, path: str) -> Arguments:
             raise InputError("too-deep", problem, where=f"{path}:{number}")
     try:
         tree = tomllib.loads(text.replace("\r\n", "\n"))
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InputError("too-deep", "arrays and tables are nested too deep to be read", where=path) from None
+    except ValueError as error:
+        if not isinstance(error, tomllib.TOMLDecodeError):  # Python's limit on the digits of a whole number
+            raise InputError("out-of-range", "a number has thousands of digits", where=path) from None
         place = re.search(r"at line ([0-9]+)", str(error))
         where = f"{path}:{place[1]}" if place else path
         raise InputError("bad-syntax", f"not valid TOML: {shortened(str(error))}", where=where) from None
