@@ -109,11 +109,21 @@ class Reading:
             for name in sorted(self.asked)
             if name in self.args.options and name not in self.args
         ]
+        repeated = [
+            Diagnostic(
+                "warning",
+                "duplicate-name",
+                f"{self.args.shown(name)} is given more than once: the last one counts",
+                self.args.where(name),
+            )
+            for name in sorted(self.asked)
+            if name in self.args.options and self.args.options[name].repeated
+        ]
         guesses = [diagnostic for diagnostic in self.args.diagnostics if diagnostic.level == "note"]
         unused = self.unused
         listed = " ".join(unused[:_MAX_LISTED]) + (" …" if len(unused) > _MAX_LISTED else "")
         rest = [Diagnostic("note", "unused-flags", f"not used: {listed}", self.args.path)] if unused else []
-        return collected((*unknown, *guesses, *self.notes, *rest))
+        return collected((*unknown, *repeated, *guesses, *self.notes, *rest))
 
 
 @dataclass(frozen=True, slots=True)

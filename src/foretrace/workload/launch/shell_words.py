@@ -272,6 +272,8 @@ def _calculated(text: str) -> int | None:
     """Whole numbers with * / + -, from left to right; None where it is more than that."""
     if not _SUM.fullmatch(text) or (re.search(r"[*/]", text) and re.search(r"[+-]", text)):
         return None
+    if re.search(r"\b0[0-9]", text):  # a shell reads 010 as 8
+        return None
     first, *rest = re.findall(r"[0-9]+|[*+/-]", text)
     value = int(first)
     for sign, number in zip(rest[::2], map(int, rest[1::2]), strict=True):

@@ -86,3 +86,26 @@ def test_nesting_without_end(name: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         read_launch(script(tmp_path, text, name))
     assert str(tmp_path) in (refused.value.where or "")
+
+
+def test_the_wrong_value_names_its_option(tmp_path: Path) -> None:
+    for name in ("hidden-size", "micro-batch-size", "tensor-model-parallel-size"):
+        with pytest.raises(InputError) as refused:
+            read_launch(script(tmp_path, f"{GPT} --{name} -8"))
+        assert f"--{name}" in refused.value.message
+
+
+def test_another_value_of_an_option_is_reported(tmp_path: Path) -> None:
+    once = read_launch(script(tmp_path, f"{GPT} --num-layers 4\n{GPT}"))
+    assert not [note for note in once.diagnostics if note.code == "duplicate-name"]
+    twice = read_launch(script(tmp_path, f"{GPT}\n{GPT} --num-layers 8 --tee 1 --tee 2"))
+    assert len(twice.model.layers) == 8
+    notes = [note for note in twice.diagnostics if note.code == "duplicate-name"]
+    assert [note.level for note in notes] == ["warning"]
+    assert "--num-layers" in notes[0].message
+
+
+def test_octal_numbers_are_not_taken_as_decimal_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read_launch(script(tmp_path, f"N=$((010*1))\n{GPT} --num-layers $N"))
+    assert refused.value.code == "unset-variable"
