@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from sys import float_info
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, UsageError, did_you_mean
+from foretrace.basics.errors import Diagnostic, UsageError, did_you_mean, quoted
+from foretrace.basics.numbers import NumberError, real_number
+
+_WHOLE: Final = re.compile("[+-]?[0-9]+")
+_REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""Numbers that C++ reads as they are meant."""
+_MAX_COUNT: Final = (1 << 31) - 1
 
 NVLINK_GB_PER_S: Final[Mapping[str, float]] = {
     "A100": 20.0 * 12,
@@ -107,7 +114,7 @@ def parse_flags(arguments: Sequence[str], *, workload: str | None = None) -> Sim
         pp_overlap_given="-pp_o" in given,
         prefix=given.get("-r"),
         folder=given.get("-r_f"),
-        visual=_number(given, "-v", int, "a whole number") not in (None, 0),
+        visual=_number(given, "-v", _WHOLE, "a whole number") not in (None, 0),
         language=_language(given),
         workload=given.get("-w"),
     )
@@ -146,30 +153,30 @@ def _pairs(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _number(given: Mapping[str, str], flag: str, read: Callable[[str], float], form: str) -> float | None:
+def _number(given: Mapping[str, str], flag: str, written: re.Pattern[str], form: str) -> float | None:
     """The number after a flag, or None where the flag was not given."""
     if flag not in given:
         return None
+    text = given[flag].strip()
     try:
-        number = read(given[flag])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UsageError("bad-value", f'SimAI flag {flag} is "{given[flag]}"; expected {form}')
-    return number
+        if not written.fullmatch(text):  # SimAI reads 1,024 and 1e3 as 1
+            raise NumberError("bad-value", "is not a number")
+        return real_number(text, least=-float_info.max, most=float_info.max)
+    except NumberError:
+        raise UsageError("bad-value", f"SimAI flag {flag} is {quoted(given[flag])}; expected {form}") from None
 
 
 def _count(given: Mapping[str, str], flag: str, least: int, why: str) -> int:
-    number = _number(given, flag, int, "a whole number")
+    number = _number(given, flag, _WHOLE, "a whole number")
     if number is None:
         raise UsageError("missing-argument", f"SimAI flag {flag} is missing", hint=why)
-    if not least <= number < 1 << 31:
-        raise UsageError("out-of-range", f"SimAI flag {flag} is {given[flag]}; expected at least {least}")
+    if not least <= number <= _MAX_COUNT:
+        raise UsageError("out-of-range", f"SimAI flag {flag} is {given[flag]}; expected {least} to {_MAX_COUNT:,}")
     return int(number)
 
 
 def _fraction(given: Mapping[str, str], flag: str, default: float) -> float:
-    number = _number(given, flag, float, "a fraction from 0 to 1")
+    number = _number(given, flag, _REAL, "a fraction from 0 to 1")
     if number is None:
         return default
     if not 0 <= number <= 1:
@@ -179,7 +186,7 @@ def _fraction(given: Mapping[str, str], flag: str, default: float) -> float:
 
 def _bandwidth(given: Mapping[str, str], flag: str, notes: list[Diagnostic]) -> float | None:
     """GB/s, or None where SimAI takes its table: not given, or not above 0."""
-    number = _number(given, flag, float, "a bandwidth in GB/s")
+    number = _number(given, flag, _REAL, "a bandwidth in GB/s")
     if number is not None and number <= 0:
         notes.append(
             Diagnostic("note", "field-ignored", f"{flag} {given[flag]} is not above 0: SimAI takes its table instead")

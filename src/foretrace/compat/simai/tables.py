@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, quoted
 from foretrace.basics.files import read_whole
+from foretrace.basics.numbers import NumberError, real_number
 from foretrace.compat.simai.machine import f32
 
 _COLUMNS: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4, 32: 5, 64: 6, 128: 7, 9: 8}
@@ -110,9 +110,9 @@ def _cell(text: str, where: str) -> float | None:
     if not text:
         return None
     try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise InputError("bad-value", f'"{text}" is not a number above 0', where=where)
+        number = real_number(text)
+    except NumberError:
+        number = 0.0
+    if not number:
+        raise InputError("bad-value", f"{quoted(text)} is not a number above 0", where=where)
     return number
