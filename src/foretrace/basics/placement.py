@@ -31,6 +31,7 @@ _RANKFILE_FORM = "rank 0=node0 slot=0"
 _YAML_FORM = "hosts: [{name: node0, ranks: 0-7}]"
 _EXPECTED = f'expected "{_YAML_FORM}", or lines such as "{_HOSTFILE_FORM}" or "{_RANKFILE_FORM}"'
 
+_LIMIT = 1 << 31
 MAX_BYTES = 100_000_000
 """The largest file: a line for each of a million ranks is a third of it."""
 
@@ -53,9 +54,15 @@ class Placement:
                 "bad-placement", f"host and slot have shapes {shapes}", hint="expected one of each per rank"
             )
         for field in ("host", "slot"):
-            array = np.array(getattr(self, field), dtype=np.int32)
+            given = getattr(self, field)
+            if given.dtype.kind not in "iu" or (len(given) and not 0 <= int(given.min()) <= int(given.max()) < _LIMIT):
+                hint = "expected whole numbers, 0 or more"
+                raise InputError("bad-placement", f"a {field} cannot be meant", where="Placement", hint=hint)
+            array = np.array(given, dtype=np.int32)
             array.setflags(write=False)
             object.__setattr__(self, field, array)
+        if not len(self.host):
+            raise InputError("bad-placement", "there are no ranks", where="Placement", hint="place one at least")
 
     @classmethod
     def packed(cls, world: int, gpus_per_host: int, host_numbers: Longs | None = None) -> Placement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.errors import InputError
@@ -90,6 +90,16 @@ class Layer:
     feed_forward: Mlp | Experts
 
 
+_BOUNDS: Final = {
+    "hidden": (0, 10**9),
+    "vocab": (0, 10**9),
+    "positions": (0, 10**9),
+    "mtp": (0, 10_000),
+    "seq_len": (0, 10**9),
+}
+"""The least and the most that sizes of a model can be; 0 where they are not known yet."""
+
+
 @checked_methods
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -126,6 +136,11 @@ class Model:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                problem = f"{name} {value:,} cannot be meant"
+                raise InputError("out-of-range", problem, where="Model", hint=f"expected {least:,} to {most:,}")
 
     @property
     def has_experts(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+from foretrace.basics.arguments import checked_methods
 from foretrace.basics.errors import InputError
 from foretrace.program.columns import UNPRICED, Category, Collective, Kind, LaneKind, Phase, label, word
 from foretrace.program.program import Communicator, Lane, Resource, Source
@@ -83,6 +84,7 @@ class Tables:
         return list(self.resources).index(name)
 
 
+@checked_methods
 class BlockBuilder:
     """Ops that are written once, and run wherever a role places the block."""
 
@@ -95,7 +97,7 @@ class BlockBuilder:
         self.memory: list[tuple[int, int, int, int]] = []
         self.sends: list[tuple[int, int, int]] = []
         self.draws: list[tuple[int, int, float, float]] = []
-        self._tables = tables
+        self.tables = tables
 
     def port(self, name: str, op: OpRef) -> None:
         """Names an op, so that instances can be tied to it: `instance["out"]`."""
@@ -133,7 +135,7 @@ class BlockBuilder:
         """This rank's part of a collective; it starts when all members have come. `sends` gives the bytes to each
         member, by position in the group, where they differ."""
         what = word(Collective, collective)
-        facts |= {"collective": what, "communicator": self._tables.communicator(communicator)}
+        facts |= {"collective": what, "communicator": self.tables.communicator(communicator)}
         return self.add(
             Kind.COLLECTIVE,
             name or label(what),
@@ -157,7 +159,7 @@ class BlockBuilder:
         """One end of a transfer: the sending one if `to` names the receiver's position in the group."""
         facts |= {
             "collective": Collective.TRANSFER,
-            "communicator": self._tables.communicator(communicator),
+            "communicator": self.tables.communicator(communicator),
             "sends": None if to is None else {to: bytes},
         }
         lane = lane or communicator.name
@@ -176,7 +178,7 @@ class BlockBuilder:
         """Several transfers issued as one call, such as a batched send and receive."""
         facts |= {
             "collective": Collective.EXCHANGE,
-            "communicator": self._tables.communicator(communicator),
+            "communicator": self.tables.communicator(communicator),
         }
         lane = lane or communicator.name
         total = sum(sends.values())
@@ -211,7 +213,7 @@ class BlockBuilder:
     ) -> OpRef:
         """Appends an op. `alloc` and `free` are bytes by category at its start and end; `draws` is what it takes from
         resources in all, the first being the measure by which it shares; `holds` what it keeps while it runs."""
-        tables, op = self._tables, len(self.rows)
+        tables, op = self.tables, len(self.rows)
         if not _REALS.issuperset(map(type, (duration_s, latency_s, flops, moved_bytes))):
             self._check_numbers(
                 name, False, duration_s=duration_s, latency_s=latency_s, flops=flops, moved_bytes=moved_bytes
@@ -292,7 +294,7 @@ class BlockBuilder:
                 )
 
     def _depend(self, op: int, ref: OpRef | PlacedOp) -> None:
-        if not isinstance(ref, OpRef) or ref.block != self.number:
+        if not isinstance(ref, OpRef) or ref.block != self.number or not isinstance(ref.op, int):
             raise InputError(
                 "invalid-program",
                 f'op {op} of block "{self.name}" waits for an op of another block',

@@ -32,7 +32,7 @@ from foretrace.program.block import BlockBuilder, Tables
 from foretrace.program.check import check
 from foretrace.program.columns import COLUMNS
 from foretrace.program.program import BlockInfo, Communicator, Instances, Links, Program, Resident, Resource, Templates
-from foretrace.program.role import RoleBuilder
+from foretrace.program.role import RoleBuilder, rank_numbers
 
 
 @checked_methods
@@ -67,9 +67,10 @@ class ProgramBuilder:
 
     def role(self, name: str, ranks: Iterable[int]) -> RoleBuilder:
         """Adds a role, which these ranks run; every rank of the mesh belongs to one role."""
-        self._roles.append(RoleBuilder(self.block, len(self._roles), name, ranks))
+        self._roles.append(RoleBuilder(self.block, self._tables, len(self._roles), name, ranks))
         return self._roles[-1]
 
+    @checked
     def communicator(self, *axes: str, name: str | None = None, axis: str | None = None) -> Communicator:
         """Returns the groups in which these axes of the mesh vary."""
         if not axes:
@@ -78,14 +79,17 @@ class ProgramBuilder:
             )
         return Communicator(name or "-".join(axes), axis or axes[0], axes=axes)
 
+    @checked
     def pair(self, along: str, a: int, b: int, *, name: str | None = None, axis: str | None = None) -> Communicator:
         """Returns the pairs of ranks at coordinates a (position 0) and b (position 1) of an axis, all else equal."""
         return Communicator(name or f"{along} {a}-{b}", axis or along, axes=(along,), pair=(a, b))
 
+    @checked
     def groups(self, name: str, groups: Iterable[Iterable[int]], *, axis: str | None = None) -> Communicator:
         """Returns groups that are written out, each in the order of its members' positions."""
-        return Communicator(name, axis or name, groups=tuple(tuple(int(r) for r in g) for g in groups))
+        return Communicator(name, axis or name, groups=_sets_of_ranks(groups, f'communicator "{name}"'))
 
+    @checked
     def resource(
         self,
         name: str,
@@ -96,7 +100,7 @@ class ProgramBuilder:
     ) -> str:
         """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it.
         `capacities` gives each instance its own."""
-        instances = None if shared_by is None else tuple(tuple(int(r) for r in ranks) for ranks in shared_by)
+        instances = None if shared_by is None else _sets_of_ranks(shared_by, f'resource "{name}"')
         own = None if capacities is None else tuple(float(capacity) for capacity in capacities)
         resource = Resource(name, capacity_per_s, instances, own)
         if self._tables.resources.setdefault(name, resource) != resource:
@@ -128,6 +132,10 @@ class ProgramBuilder:
         if checked:
             check(program)
         return program
+
+
+def _sets_of_ranks(sets: Iterable[Iterable[int]], owner: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, rank_numbers(ranks, owner))) for ranks in sets)
 
 
 def _role_of(mesh: Mesh, roles: Sequence[RoleBuilder]) -> Ints:

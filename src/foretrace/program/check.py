@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs, distinct
-from foretrace.basics.errors import InputError, shortened
+from foretrace.basics.errors import InputError, shortened, shown_value
 from foretrace.basics.limits import check_limit, limited, too_large
 from foretrace.basics.numbers import MAX_REAL
 from foretrace.program.columns import COLUMNS, ONE_TO_ONE, Category, Collective, Kind, Phase, label
@@ -81,6 +81,9 @@ def _check_names(program: Program) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise InputError("invalid-program", f"a name is not text: {error.reason}") from error
+    except TypeError:
+        wrong = next(text for text in texts if not isinstance(text, str))
+        raise InputError("invalid-program", f"a name is {shown_value(wrong)}", hint="names are text") from None
     words = {"compute", "communication", "host", *(label(member) for member in (*Phase, *Collective))}
     axes = {communicator.axis for communicator in program.communicators}
     for name in sorted(axes & words):

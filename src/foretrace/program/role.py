@@ -5,15 +5,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, Final
 
 import numpy as np
 
+from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Ints, Longs
-from foretrace.basics.errors import InputError
-from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, refs_of
+from foretrace.basics.errors import InputError, shown_value
+from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, Tables, refs_of
 from foretrace.program.columns import COLUMNS, UNPRICED, Category, Phase, word
 from foretrace.program.program import Communicator
+
+_LIMIT: Final = 1 << 31
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that doubles what making one takes, and a job makes thousands
@@ -33,13 +37,16 @@ class BlockInstance:
 Override = Mapping[str | int | OpRef, Mapping[str, Any]]
 
 
+@checked_methods
 class RoleBuilder:
     """The program of a set of ranks, in the order they issue it."""
 
-    def __init__(self, new_block: Callable[[str], BlockBuilder], number: int, name: str, ranks: Iterable[int]) -> None:
+    def __init__(
+        self, new_block: Callable[[str], BlockBuilder], tables: Tables, number: int, name: str, ranks: Iterable[int]
+    ) -> None:
         self.name = name
         self.number = number
-        self.ranks = np.array(ranks if isinstance(ranks, np.ndarray) else [int(rank) for rank in ranks], dtype=np.int64)
+        self.ranks = np.array(rank_numbers(ranks, f'role "{name}"'), dtype=np.int64)
         # Flat arrays, because a role has thousands of instances: these need no Python object each.
         self.blocks = array("i")
         self.microbatches = array("i")
@@ -48,12 +55,16 @@ class RoleBuilder:
         """Five numbers each, in the order of the fields of `Links`."""
         self.held: dict[Category, int] = {}
         self._new_block = new_block
+        self._tables = tables
         self._inline: BlockBuilder | None = None
 
     def resident(self, **bytes_by_category: int) -> None:
         """Memory held from step to step: `resident(weights=..., optimizer=...)`."""
         for category, size in bytes_by_category.items():
             number = word(Category, category)
+            if isinstance(size, bool) or not isinstance(size, Real) or not abs(size) < 1 << 63:
+                problem = f'role "{self.name}": {category} is {shown_value(size)}'
+                raise InputError("bad-value", problem, hint="expected a number of bytes")
             self.held[number] = self.held.get(number, 0) + size
 
     def place(
@@ -160,9 +171,33 @@ class RoleBuilder:
         return op
 
     def _append(self, block: BlockBuilder, microbatch: int) -> BlockInstance:
+        if block.tables is not self._tables:
+            problem = f'role "{self.name}" places block "{block.name}" of another program'
+            raise InputError("invalid-program", problem, hint="make its blocks with the same ProgramBuilder")
+        try:
+            self.microbatches.append(microbatch)
+        except OverflowError:
+            problem = f'role "{self.name}", block "{block.name}": microbatch {shown_value(microbatch)} cannot be meant'
+            raise InputError("out-of-range", problem, hint="microbatches are numbered from 0") from None
         self.blocks.append(block.number)
-        self.microbatches.append(microbatch)
         return BlockInstance(self.number, len(self.blocks) - 1, block)
+
+
+def rank_numbers(ranks: Iterable[int], owner: str) -> Sequence[int] | Longs:
+    """Returns ranks as numbers, without a look at each where they are an array or plain; errors name their `owner`."""
+    if isinstance(ranks, np.ndarray):
+        if ranks.dtype.kind in "iu" or not len(ranks):
+            return ranks
+        ranks = ranks.tolist()
+    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+        raise InputError("bad-value", f"{owner}: ranks are {shown_value(ranks)}", hint="ranks are whole numbers")
+    numbers = list(ranks)
+    for rank in numbers:
+        if type(rank) is not int and (isinstance(rank, bool) or not isinstance(rank, Integral)):
+            raise InputError("bad-value", f"{owner} names rank {shown_value(rank)}", hint="ranks are whole numbers")
+        if abs(rank) >= _LIMIT:
+            raise InputError("out-of-range", f"{owner} names rank {shown_value(int(rank))}", hint="no job has as many")
+    return numbers
 
 
 def _is_at(ref: OpRef | PlacedOp, role: int, instance: int) -> bool:

@@ -107,7 +107,7 @@ def nics_per_rank(node: Node, placement: Placement) -> Floats:
 
 
 def _check_placement(cluster: Cluster, placement: Placement) -> None:
-    """Raises an error where ranks are placed on GPUs or nodes that the cluster does not have."""
+    """Raises an error where ranks are placed on GPUs or nodes that the cluster does not have, or two on one GPU."""
     node = cluster.node
     if int(placement.slot.max()) >= node.gpus:
         rank = int(placement.slot.argmax())
@@ -116,6 +116,18 @@ def _check_placement(cluster: Cluster, placement: Placement) -> None:
             f"rank {rank} is placed on GPU {int(placement.slot[rank])}, but nodes of {cluster.name} have {node.gpus}",
             hint=f"GPUs of a node are numbered from 0 to {node.gpus - 1}",
         )
+    place = placement.host.astype(np.int64) * node.gpus + placement.slot
+    if not (np.diff(place) > 0).all():  # not simply in order
+        order = np.argsort(place, kind="stable")
+        same = np.flatnonzero(np.diff(place[order]) == 0)
+        if len(same):
+            first, second = order[same[0]], order[same[0] + 1]
+            raise InputError(
+                "bad-placement",
+                f"ranks {first} and {second} are placed on one GPU, {placement.slot[first]} of node"
+                f" {placement.host[first]}",
+                hint="give each rank a GPU of its own",
+            )
     if cluster.nodes is not None and placement.hosts > cluster.nodes:
         raise InputError(
             "cluster-too-small",

@@ -1,0 +1,100 @@
+"""What builders of programs refuse: every mistake is an error of its own kind, not Python's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretrace import Mesh, Placement, ProgramBuilder, Transfer, network, pipeline, schedule
+from foretrace.basics.errors import ForetraceError
+from foretrace.cost.machine import Machine
+from foretrace.models.load import load_model
+from foretrace.models.model import Model
+
+
+def two() -> ProgramBuilder:
+    return ProgramBuilder(Mesh(dp=2))
+
+
+WRONG_OPS: dict[str, Callable[[Any], object]] = {
+    "a number as name": lambda block: block.compute(5, 1e-3),
+    "a list as name": lambda block: block.compute([], 1e-3),
+    "no lane": lambda block: block.compute("a", 1e-3, lane=5),
+    "sizes that are a number": lambda block: block.compute("a", 1e-3, alloc=5),
+    "an op that is a number": lambda block: block.compute("a", 1e-3, after=5),
+    "a kernel that is a number": lambda block: block.compute("a", 1e-3, kernel=5),
+    "a communicator that is a number": lambda block: block.collective("all_reduce", 5, 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPS)
+def test_ops_of_wrong_types(name: str) -> None:
+    build = two()
+    block = build.block("work")
+    with pytest.raises(ForetraceError):
+        WRONG_OPS[name](block)
+        build.role("all", [0, 1]).place(block)
+        build.program()
+
+
+RANKS: tuple[Any, ...] = ("01", [0.5, 1], [True, False], [10**30], np.array([math.nan, 0.0]), [None], 5)
+
+
+@pytest.mark.parametrize("ranks", RANKS, ids=str)
+def test_ranks_that_are_not_whole_numbers(ranks: Any) -> None:
+    with pytest.raises(ForetraceError):
+        two().role("all", ranks)
+    with pytest.raises(ForetraceError):
+        two().groups("g", [ranks])
+    with pytest.raises(ForetraceError):
+        two().resource("r", 1.0, shared_by=[ranks])
+
+
+def test_plain_and_numpy_ranks_are_the_same() -> None:
+    for ranks in ([0, 1], range(2), np.arange(2), [np.int64(0), np.int32(1)], np.arange(2, dtype=np.uint8)):
+        assert two().role("all", ranks).ranks.tolist() == [0, 1]
+
+
+def test_a_block_of_another_program_is_refused() -> None:
+    other = two().block("other")
+    other.compute("a", 1e-3)
+    with pytest.raises(ForetraceError, match="another program"):
+        two().role("all", [0, 1]).place(other)
+
+
+@pytest.mark.parametrize("microbatch", [10**20, -(10**20), "0", None])
+def test_microbatches_that_cannot_be_meant(microbatch: Any) -> None:
+    build = two()
+    block = build.block("work")
+    with pytest.raises(ForetraceError):
+        build.role("all", [0, 1]).place(block, microbatch=microbatch)
+
+
+@pytest.mark.parametrize("size", [math.nan, math.inf, "5", None, True, 10**30])
+def test_resident_memory_is_a_number_of_bytes(size: Any) -> None:
+    with pytest.raises(ForetraceError):
+        two().role("all", [0, 1]).resident(weights=size)
+
+
+@pytest.mark.parametrize("block", [None, 5, "block"])
+def test_a_pipeline_of_no_blocks(block: Any) -> None:
+    build = ProgramBuilder(Mesh(pp=2))
+    with pytest.raises(ForetraceError):
+        pipeline(build, schedule("1f1b", 2, 4), lambda _stage, _action: block, Transfer(1024, 1e-5))
+
+
+def test_two_ranks_on_one_gpu() -> None:
+    placement = Placement(np.array([0, 1, 0]), np.array([0, 0, 0]))
+    with pytest.raises(ForetraceError, match="ranks 0 and 2"):
+        network("all_reduce", "1MiB", Machine("h100-dgx", placement=placement), ranks=3)
+
+
+@pytest.mark.parametrize("field", [{"hidden": -1}, {"vocab": -5}, {"mtp": 10**9}, {"mtp": -1}, {"positions": -1}])
+def test_sizes_of_a_model_that_cannot_be_meant(field: dict[str, int]) -> None:
+    sizes = {"hidden": 64, "vocab": 100} | field
+    with pytest.raises(ForetraceError):
+        Model("m", layers=load_model("gpt2").layers, norm="rmsnorm", tied=False, **sizes)  # type: ignore[arg-type]
