@@ -19,11 +19,12 @@ MAX_WHOLE: Final = 2**63 - 1
 MAX_REAL: Final = 1e30
 """The largest other number: no rate, time or count of a training run comes near it."""
 
+_TEXT: Final = (str, bytes)
 _MAX_CHARACTERS: Final = 400
 _NUMBER: Final = re.compile(
     r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 )
-_PLAIN: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_PLAIN: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]{1,2})?")
 _NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf)", re.IGNORECASE)
 
 
@@ -47,7 +48,7 @@ def whole_number(value: object, *, least: int = 0, most: int = MAX_WHOLE) -> int
     Raises:
         NumberError: The value is not a whole number, or outside the range.
     """
-    if isinstance(value, str | bytes) and value.isdigit() and value.isascii() and len(value) < 19:
+    if isinstance(value, _TEXT) and len(value) < 19 and value.isdigit() and value.isascii():
         whole = int(value)  # nearly every number of a file
         if least <= whole <= most:
             return whole

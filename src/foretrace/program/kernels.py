@@ -261,14 +261,16 @@ def _parse_one(text: str) -> tuple[int, Kernel]:
 
 
 def _value(name: str, kind: str, text: str) -> int | str | bool:
-    """Returns the value of a field; raises a `ValueError` where it cannot be one."""
-    if kind == "str":
-        if text not in _CHOICES.get(name, (text,)):
-            raise ValueError(name)
-        return text
+    """Returns the value of a field; raises a `NumberError` or an `InputError` where it cannot be one."""
+    if kind == "int":
+        return whole_number(text, least=1 if name in _AT_LEAST_ONE else 0, most=MAX_SIZE)
     if kind == "bool":
         return bool(whole_number(text, most=1))
-    return whole_number(text, least=int(name in _AT_LEAST_ONE), most=MAX_SIZE)
+    if name in _CHOICES and text not in _CHOICES[name]:
+        raise InputError(
+            "unknown-name", f"{name} {quoted(text)} is not known", hint=f"known: {', '.join(_CHOICES[name])}"
+        )
+    return text
 
 
 def _shown(text: str) -> str:

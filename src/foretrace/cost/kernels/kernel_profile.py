@@ -191,20 +191,17 @@ def _read_row(line: str, where: str) -> KernelTimes:
     _check_kernel(kernel, where)
     return KernelTimes(
         kernel,
-        _figure(figures[0], "burst time", where, _MIN_S, _MAX_S),
-        _figure(figures[1], "sustained time", where, _MIN_S, _MAX_S),
-        _figure(figures[2], "clock", where, 0.0, _MAX_CLOCK_MHZ),
-        _figure(figures[3], "power", where, 0.0, _MAX_POWER_W),
+        real_field("the burst time", figures[0], where, least=_MIN_S, most=_MAX_S, hint=_FIELDS),
+        real_field("the sustained time", figures[1], where, least=_MIN_S, most=_MAX_S, hint=_FIELDS),
+        real_field("the clock", figures[2], where, most=_MAX_CLOCK_MHZ, hint=_FIELDS),
+        real_field("the power", figures[3], where, most=_MAX_POWER_W, hint=_FIELDS),
     )
 
 
 def _check_kernel(kernel: Kernel, where: str) -> None:
     """Raises an error where the kernel does nothing, which programs may have and nobody measures."""
-    if empty := [name for name in _SIZES[type(kernel)] if not getattr(kernel, name)]:
-        raise InputError("out-of-range", f"the kernel has {empty[0]}=0", where=where)
+    for name in _SIZES[type(kernel)]:
+        if not getattr(kernel, name):
+            raise InputError("out-of-range", f"the kernel has {name}=0", where=where)
     if isinstance(kernel, Stream) and not kernel.read + kernel.write:
         raise InputError("out-of-range", "the kernel moves no bytes", where=where)
-
-
-def _figure(text: str, what: str, where: str, least: float, most: float) -> float:
-    return real_field(f"the {what}", text, where, least=least, most=most, hint=_FIELDS)
