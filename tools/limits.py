@@ -87,6 +87,7 @@ RAISED: dict[str, tuple[str, ...]] = {
         "validate.training_runs:MAX_LINES lines",
     ),
     "ratio table of SimAI": ("compat.simai.tables:MAX_BYTES bytes",),
+    "event loop of a run": ("engine.bounded:MAX_RUN_S seconds",),
     "ns-3": ("simulation.network.packets:MAX_SECONDS seconds",),
 }
 """What is read or run, and its limits: module:constant, unit, and what it counts."""

@@ -141,7 +141,7 @@ class TestErrors:
         assert "the calibration is empty" in self.refused(tmp_path, "\n")
 
     def test_a_yaml_that_is_none(self, tmp_path: Path) -> None:
-        assert "this is no calibration" in self.refused(tmp_path, "model: llama3-8b\nplan: {gpus: 8}\n")
+        assert "[wrong-format]" in self.refused(tmp_path, "model: llama3-8b\nplan: {gpus: 8}\n")
 
     def test_another_version(self, tmp_path: Path) -> None:
         text = self.refused(tmp_path, "calibration: 7\ngpu: h200-sxm\n")
