@@ -302,7 +302,8 @@ def _check_launches(trace: RankProfile, links: EventLinks, device: Longs) -> Non
     """Raises an error where launches were recorded, and most of the time on devices belongs to none of them."""
     launched = links.launch[device] >= 0
     duration_s = trace.events.duration_s[device]
-    if launched.any() and float(duration_s[launched].sum()) < _MIN_LAUNCHED * float(duration_s.sum()):
+    recorded = launched.any() or trace.named(lambda name: _LAUNCH.match(name) is not None).any()
+    if recorded and float(duration_s[launched].sum()) < _MIN_LAUNCHED * float(duration_s.sum()):
         lost = int((~launched).sum())
         raise InputError(
             "not-recorded",

@@ -143,9 +143,10 @@ def test_kernels_that_are_there_again_on_another_stream_count_once(tmp_path: Pat
     assert codes(tmp_path, [*content, *again]) == (["duplicate-event"], len(content))
 
 
-def test_kernels_without_launches_among_others_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [0, 3])
+def test_kernels_without_launches_among_others_are_refused(tmp_path: Path, known: int) -> None:
     content = events()
-    for at in of_kernels(content)[3:]:
+    for at in of_kernels(content)[known:]:
         content[at]["args"]["correlation"] = -1
     with pytest.raises(InputError) as error:
         read_trace(write(tmp_path, document(content)))
