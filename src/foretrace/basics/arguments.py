@@ -23,7 +23,7 @@ from itertools import islice
 from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from foretrace.basics.errors import InputError, shown_value
+from foretrace.basics.errors import InputError, did_you_mean, shown_value
 
 _MAX_ITEMS: Final = 1000
 """Items of a sequence or mapping that are looked at; those after are for those who use them."""
@@ -113,12 +113,12 @@ def _check_value(owner: Any, name: str, value: object, where: str) -> None:
 
 def _refusal(owner: str, name: str, annotation: str, value: object) -> InputError:
     """Returns the error for a wrong argument; a number is out of range, and a word of a few is an unknown name."""
-    code = "bad-value"
+    code, near = "bad-value", ""
     if isinstance(value, Real) and not isinstance(value, bool) and re.search(r"\b(int|float)\b", annotation):
         code = "out-of-range"
     elif isinstance(value, str) and annotation.startswith("one of"):
-        code = "unknown-name"
-    return InputError(code, f"{name} is {shown_value(value)}", where=owner, hint=f"expected {annotation}")
+        code, near = "unknown-name", did_you_mean(value, annotation.removeprefix("one of ").split(", "))
+    return InputError(code, f"{name} is {shown_value(value)}{near}", where=owner, hint=f"expected {annotation}")
 
 
 @functools.cache

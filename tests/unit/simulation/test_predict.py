@@ -145,7 +145,7 @@ def test_a_gpu_without_such_units() -> None:
 
 
 def test_prices_nobody_has() -> None:
-    with pytest.raises(InputError, match="not known"):
+    with pytest.raises(InputError, match="unknown-name"):
         simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="wishful"))  # type: ignore[arg-type]
 
 

@@ -137,13 +137,13 @@ def test_two_directions_hold_two_stages() -> None:
     ("mistake", "says"),
     [
         ({"overlap": "bogus"}, 'overlap "bogus" is not known'),
-        ({"vpp": "bogus"}, "vpp is 'bogus'"),
-        ({"vpp": 0}, "vpp is 0"),
+        ({"vpp": "bogus"}, "bad-value"),
+        ({"vpp": 0}, "out-of-range"),
         ({"ends": "bogus"}, 'ends "bogus" are not known'),
-        ({"gpus": 0}, "gpus is 0"),
-        ({"microbatches": 2.5}, "microbatches is 2.5"),
+        ({"gpus": 0}, "out-of-range"),
+        ({"microbatches": 2.5}, "bad-value"),
         ({"schedule": 3}, "schedule is 3"),
-        ({"pp_comm_bytes": -1}, "pp_comm_bytes is -1"),
+        ({"pp_comm_bytes": -1}, "out-of-range"),
     ],
 )
 def test_options_that_cannot_be_made(mistake: dict[str, object], says: str) -> None:

@@ -79,7 +79,7 @@ def test_what_cannot_be_asked() -> None:
         network("all-reduce", 8, Machine(DGX, placement=Placement.packed(20, 8)), ranks=8)
     with pytest.raises(UsageError):
         network("all-reduce", 8, Machine(DGX, placement=Placement.packed(8, 8)), ranks_per_node=1)
-    with pytest.raises(InputError, match="not known"):
+    with pytest.raises(InputError, match="unknown-name"):
         network("all-reduce", 8, Machine(DGX, network="magic"))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="between 2 ranks"):
         network("exchange", 8, Machine(DGX), ranks=3)
