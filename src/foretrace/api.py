@@ -74,7 +74,9 @@ def model(name: Model | str | Path, plan: Plan) -> Input:
     from foretrace.inputs.model.input import ModelInput
     from foretrace.models.load import read_model
     from foretrace.models.model import Model
+    from foretrace.workload.check_plan import check_plan
 
+    plan = check_plan(plan)
     if isinstance(name, Model):
         return ModelInput(name, plan)
     spec, guesses = read_model(name)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.nccl.environment import Forced
-from foretrace.cost.network.nccl_log.graph import Channel, Graphs, LoggedGraph, graphs_of
+from foretrace.cost.network.nccl_log.graph import MIN_SPEED, Channel, Graphs, LoggedGraph, graphs_of
 from foretrace.cost.network.nccl_log.log import parse_log
 from foretrace.cost.network.nccl_log.system import system_of
 from foretrace.cost.network.nccl_log.xml import parse_xml
 from foretrace.program.columns import Collective
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=8)
-speeds = st.floats(0, 1e6, allow_nan=False)
+speeds = st.floats(MIN_SPEED, 1e6, allow_nan=False)
 
 
 @st.composite
@@ -34,7 +34,7 @@ def graphs(draw: st.DrawFn) -> LoggedGraph:
         crossnic=draw(st.integers(0, 2)),
         nchannels=len(listed),
         speed_intra=draw(speeds),
-        speed_inter=draw(speeds),
+        speed_inter=draw(st.just(0.0) | speeds),
         latency_inter=draw(speeds),
         type_intra=draw(st.sampled_from(("NVL", "PIX", "SYS"))),
         type_inter=draw(texts),

@@ -344,4 +344,5 @@ def _refuse_empty(arguments: list[str]) -> None:
 
 def _discard_output() -> None:
     """Lets Python exit without trying again to write what could not be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):  # a stream without a file needs nothing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,12 +70,39 @@ def compiled(function: Function) -> Function:
         }
         linked = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
         linked.__module__, linked.__qualname__ = function.__module__, f"{function.__qualname__}_{_digest()}"
-        try:
-            _compiled[function] = numba.njit(cache=True)(linked)
-        except RuntimeError:  # no folder to keep compiled code in
-            _compiled[function] = numba.njit(linked)
+        _compiled[function] = numba.njit(linked)
+        with suppress(RuntimeError):  # no folder to keep compiled code in
+            _compiled[function]._cache = _code_cache()(linked)
     fast: Function = _compiled[function]
     return fast
+
+
+@cache
+def _code_cache() -> Any:
+    """Returns numba's cache of compiled code, made to tolerate a full disk and damaged files.
+
+    Numba ends with an exception in both cases, although the code could be compiled again.
+    """
+    from numba.core import caching
+
+    numba_cache: Any = caching.FunctionCache
+
+    class CodeCache(numba_cache):  # type: ignore[misc]
+        """Compiled code on disk: compiled again where it cannot be read, not kept where it cannot be written."""
+
+        def load_overload(self, *arguments: Any) -> Any:
+            try:
+                return super().load_overload(*arguments)
+            except Exception:  # pickle raises almost anything on damaged files
+                with suppress(OSError):
+                    self.flush()
+                return None
+
+        def save_overload(self, *arguments: Any) -> None:
+            with suppress(OSError):
+                super().save_overload(*arguments)
+
+    return CodeCache
 
 
 @cache

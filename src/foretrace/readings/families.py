@@ -63,10 +63,11 @@ def select(ops: Ops, text: str) -> Mask:
         raise InputError(
             "unknown-name",
             f'"{text}" names no ops of this job{did_you_mean(text, known)}',
+            where="what-if",
             hint=f"known: {', '.join(known)}, name:…, lane:…",
         )
     if not mask.any():
-        raise InputError("unknown-name", f'"{text}" names no ops of this job')
+        raise InputError("unknown-name", f'"{text}" names no ops of this job', where="what-if")
     return mask
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
 
 from foretrace.basics.arrays import Ints, Longs, Mask
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, shown_value
 from foretrace.basics.mesh import Mesh
 from foretrace.program.block import BlockBuilder
 from foretrace.program.build import ProgramBuilder
@@ -49,6 +50,12 @@ class Transfer:
 
     bytes: int = 0
     duration_s: float = UNPRICED
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bytes, bool) or not isinstance(self.bytes, Integral) or self.bytes < 0:
+            raise InputError("bad-value", f"bytes is {shown_value(self.bytes)}", where="Transfer")
+        if isinstance(self.duration_s, bool) or not isinstance(self.duration_s, Real) or self.duration_s < 0:
+            raise InputError("bad-value", f"duration_s is {shown_value(self.duration_s)}", where="Transfer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ def test_traces_that_do_not_fit_together_are_a_deadlock_for_explain_too(
 def test_a_batch_that_no_step_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = REAL_RANK.read_text(encoding="utf-8").replace("batch_id=0", "batch_id=999999999999")
     (tmp_path / "rank.txt").write_text(text, encoding="utf-8")
-    assert "no number of a microbatch" in refusal(capsys, 3, "simulate", tmp_path / "rank.txt")
+    assert "[out-of-range]" in refusal(capsys, 3, "simulate", tmp_path / "rank.txt")
 
 
 def test_a_terminal_that_cannot_show_every_sign() -> None:
