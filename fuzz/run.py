@@ -193,8 +193,10 @@ def _work(pipe: Connection, shared: Any, base: Path, dumps: Path, guided: bool) 
         try:
             while True:
                 name, first = pipe.recv()
-                pipe.send((name, *try_seeds(all_targets()[name], first, SLICE_S, folder, on_case, guide)))
-                if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > RENEWAL_BYTES:
+                tally, faults = try_seeds(all_targets()[name], first, SLICE_S, folder, on_case, guide)
+                used_up = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > RENEWAL_BYTES
+                pipe.send((name, tally, faults, used_up))
+                if used_up:
                     return
         except EOFError:
             pass  # the parent has gone
@@ -306,7 +308,7 @@ def _collect(store: Store, crew: Sequence[_Worker], quiet: bool) -> None:
     for pipe in wait([worker.pipe for worker in crew], timeout=0.5):
         worker = next(worker for worker in crew if worker.pipe is pipe)
         try:
-            name, tally, faults = worker.pipe.recv()
+            name, tally, faults, used_up = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             _lost(store, worker, Fault("memory", "the process was ended", "killed, most likely for its memory"), quiet)
             continue
@@ -314,6 +316,9 @@ def _collect(store: Store, crew: Sequence[_Worker], quiet: bool) -> None:
         store.tally(name).add(tally)
         for case, fault in faults:
             _report(store, case, fault, quiet)
+        if used_up:
+            worker.process.join()
+            worker.start()
     for worker in crew:
         if worker.target is not None and worker.case_cpu_s() > KILL_S:
             place = worker.kill()

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.file_registry import active_registry
 
 _BUFFER_BYTES: Final = 1 << 18
@@ -105,6 +105,9 @@ def claim_output(path: Path, noun: str = "file", *, folder: bool = False) -> Non
         InputError: It cannot be written (`unwritable-file`), as far as this can be known now.
         UsageError: It is an input or another output (`output-overwrites-input`).
     """
+    if str(path).startswith("--"):  # the next option was taken for the name
+        hint = f"name the {noun}, or write ./{path} if it is called so"
+        raise UsageError("missing-argument", f"an option is given where the name of a {noun} is expected", hint=hint)
     with _unwritable_if_refused(path, noun):
         target = _output_target(path)
         if folder:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PROGRAM_ERRORS = (
     *("invalid-program", "rendezvous-mismatch", "deadlock", "unknown-collective", "duplicate-name"),
-    *("too-large", "input-too-large"),
+    *("too-large", "input-too-large", "unpriced-op"),
 )
 """Codes of errors that are about a program, whoever finds them."""
 

@@ -22,6 +22,9 @@ VERSION: Final = 2
 DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model"}, ModelFigures: {"memory"}}
 """Fields that the header does not hold: they are in the arrays, or follow from them."""
 
+_MAX_FACTOR: Final = 1e6
+"""How many times the microbatches a remedy can mean."""
+
 
 def save_answer(answer: Answer, path: str | Path) -> None:
     """Writes an answer to a file; a file that is there is replaced as a whole."""
@@ -75,7 +78,10 @@ def _check_figures(answer: Answer, path: str) -> None:
     bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
     shares = [number for entry in answer.provenance for number in (entry.share, entry.low, entry.high)]
     amounts = [answer.tokens_per_s_per_gpu or 0, 0 if memory is None else memory.bytes, answer.overlap_cost_s]
-    if not same or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts)) < 0:
+    remedies = [number for remedy in answer.remedies for number in (remedy.before_s, remedy.after_s)]
+    factors = [remedy.microbatches for remedy in answer.remedies]
+    unlikely = any(not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR for factor in factors)
+    if not same or unlikely or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *remedies)) < 0:
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foretrace.basics.errors import ForetraceError
 from foretrace.basics.progress import doing
 from foretrace.engine.fixed_run import FixedRun
 from foretrace.readings.answer.answer import Answer, Provenance
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 def recorded_answer(job: Input) -> Answer | None:
     """Returns what was measured as an answer; None where nothing was. It has no gains and no band."""
-    with doing(f"reading {job.title}"):
-        timeline = job.recorded()
-    if timeline is None:
-        return None
-    FixedRun(timeline.graph)  # recordings that do not fit together deadlock here
+    try:
+        with doing(f"reading {job.title}"):
+            timeline = job.recorded()
+        if timeline is None:
+            return None
+        FixedRun(timeline.graph)  # recordings that do not fit together deadlock here
+    except ForetraceError as error:
+        raise job.located(error) from None
     program, step_s = timeline.graph.program, timeline.step_time_s
     return Answer(
         title=program.title,

@@ -153,7 +153,10 @@ class Observed:
         has = f"{node.nics} of {node.nic.bytes_per_s * 8 / 1e9:g}"
         notes.append(_note("machine-differs", f"NCCL found {nics} in a node, {cluster.name} has {has}: NCCL's count"))
         nic = Nic(f"{rate}gbps", f"NIC of {rate} Gb/s", self.nic_bytes_per_s)
-        return replace(cluster, node=replace(node, nic=nic, nics=self.nics)), tuple(notes)
+        try:
+            return replace(cluster, node=replace(node, nic=nic, nics=self.nics)), tuple(notes)
+        except InputError as error:
+            raise error.at(", ".join(self.files)) from None
 
     def _like(self, gpus: int, nodes: int) -> Iterable[Observation]:
         """Observations whose nodes look like those of such a group, the same group first."""

@@ -124,7 +124,7 @@ def _test(line: str, program: str | None, ranks: dict[int, tuple[str, str]], per
         columns.setdefault(word, index)  # the first of each is out of place, the second in place
     if absent := [column for column in _NEEDED if column not in columns]:
         raise InputError("missing-field", f"the table has no column {', '.join(absent)}", where=where)
-    return _Test(columns, columns["busbw"] + 1, program, ranks, per_process)
+    return _Test(columns, max(columns[column] for column in _NEEDED) + 1, program, ranks, per_process)
 
 
 def _measurements(test: _Test, named: Named, name: str, checked: Consistency) -> list[Measurement]:

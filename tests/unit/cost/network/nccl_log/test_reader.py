@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,13 @@ def test_nics_are_taken_over_and_said(put: Put) -> None:
     assert ["2 NICs of 200 Gb/s in a node, h100-dgx has 8 of 400" in note.message for note in notes] == [True]
     same, silent = observed.on(cluster)
     assert same is cluster and not silent
+
+
+def test_more_nics_than_any_node_has_are_an_error_of_the_file(put: Put) -> None:
+    path = put("topo.xml", SYSTEM)
+    with pytest.raises(InputError) as caught:
+        replace(observe([path]), nics=2001).on(H100)
+    assert (caught.value.code, caught.value.where) == ("out-of-range", str(path))
 
 
 def test_another_kind_of_gpu_is_warned_of(put: Put) -> None:
