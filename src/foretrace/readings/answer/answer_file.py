@@ -78,10 +78,10 @@ def _check_figures(answer: Answer, path: str) -> None:
     bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
     shares = [number for entry in answer.provenance for number in (entry.share, entry.low, entry.high)]
     amounts = [answer.tokens_per_s_per_gpu or 0, 0 if memory is None else memory.bytes, answer.overlap_cost_s]
-    remedies = [number for remedy in answer.remedies for number in (remedy.before_s, remedy.after_s)]
-    factors = [remedy.microbatches for remedy in answer.remedies]
-    unlikely = any(not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR for factor in factors)
-    if not same or unlikely or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *remedies)) < 0:
+    remedies = answer.remedies or ()
+    times = [number for remedy in remedies for number in (remedy.before_s, remedy.after_s)]
+    unlikely = any(not 1 / _MAX_FACTOR <= remedy.microbatches <= _MAX_FACTOR for remedy in remedies)
+    if not same or unlikely or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0:
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
 
 
