@@ -38,9 +38,10 @@ EXIT_CODES: Final = frozenset((0, 2, 3, 4, 5))
 
 SIGNED: Final = re.compile(
     r"error|bias|delta|change|difference|gain|headroom|slack|offset|earlier|later|parts_s|share_of_step|less|more|effect|saved|shift"
-    r"|start|time_s|skew|lag|worst|layer|microbatch|chunk|rank|device|stream|process|port|thread|memory_bytes|low|correlation"
+    r"|start|time_s|skew|lag|worst|layer|microbatch|chunk|rank|device|stream|process|port|thread|self_|memory_bytes|low|correlation"
 )
-"""Keys of JSON whose numbers may be negative: differences, signed errors, places on a clock, and −1 for "none"."""
+"""Keys of JSON whose numbers may be negative: differences, signed errors, places on a clock, −1 for "none", and times
+that PyTorch prints so."""
 
 FAULTS: Final = ("traceback", "exit code", "hang", "memory", "warning", "number", "screen", "message", "place", "files")
 """The ways to break the contract, the worst first."""
