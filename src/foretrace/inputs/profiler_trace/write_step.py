@@ -33,7 +33,7 @@ LAUNCHING: Final = "launch latency"
 
 WrittenAs = Literal["call", "wait", "gap", "work"]
 
-_LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IGNORECASE)
+_LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +277,13 @@ def _layers(rank: RankStep) -> dict[int, int]:
     """Returns the layer of calls and device work whose annotations number one."""
     trace = rank.trace
     matches = [_LAYER.search(name) for name in trace.strings]
-    number = {at: int(match.group(1)) for at, match in enumerate(matches) if match is not None}
+    number = {at: int(match[1]) for at, match in enumerate(matches) if match is not None}
     if not number:
         return {}
     layers: dict[int, int] = {}
     for event in (*rank.steady.device[0].tolist(), *rank.steady.calls[0].tolist()):
         names = (int(trace.events.name[at]) for at in rank.links.chain(event))
         layer = next((number[name] for name in names if name in number), None)
-        if layer is not None and layer < 1 << 31:
+        if layer is not None:
             layers[event] = layer
     return layers
