@@ -44,7 +44,7 @@ _INNERMOST: Final = re.compile(r'/foretrace/(\S+)", line [0-9]+ in (\S+)')
 
 @dataclass
 class Tally:
-    """What was done of one target. Seeds below `next` are done."""
+    """Counts the inputs of one target that were tried. Seeds below `next` are done."""
 
     next: int = 0
     answered: int = 0

@@ -1,6 +1,6 @@
 """Mutates files by their structure: trees of JSON, YAML and pickle, rows and schemas of SQLite, arrays of programs.
 
-What comes out is well formed, often with right checksums, so that it reaches the code behind the parser.
+The results are well formed, often with right checksums, so that they reach the code behind the parser.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ RAISED: dict[str, tuple[str, ...]] = {
         "inputs.profiler_table.format.read:MAX_TABLES tables",
         "inputs.profiler_table.labels:MAX_LABELS labels",
     ),
-    "memory snapshot": (f"{_BASICS}.files:LARGEST_FILE_BYTES bytes",),
+    "memory snapshot": (f"{_BASICS}.files:MAX_FILE_BYTES bytes",),
     "program or saved answer": (
         f"{_PROGRAM}.sections:MAX_HEADER_BYTES bytes of header",
         f"{_PROGRAM}.sections:MAX_COLUMN_BYTES bytes of columns",
@@ -90,7 +90,7 @@ RAISED: dict[str, tuple[str, ...]] = {
     "event loop of a run": ("engine.bounded:MAX_RUN_S seconds",),
     "ns-3": ("simulation.network.packets:MAX_SECONDS seconds",),
 }
-"""What is read or run, and its limits: module:constant, unit, and what it counts."""
+"""Each input or run with its limits: module:constant, unit, and what it counts."""
 
 FIXED: dict[str, tuple[str, ...]] = {
     "job": (

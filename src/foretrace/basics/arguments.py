@@ -2,8 +2,8 @@
 
 Python does not look at annotations, and a wrong type is then an AttributeError somewhere below. `checked` makes a
 function refuse it with an `InputError` that names the argument, and `check_fields` a dataclass. Methods, which may be
-called a million times, are looked at only once they have failed: `checked_methods`. Ranges are for those who use the
-values.
+called a million times, are checked only after they have failed (`checked_methods`). Ranges are checked where values
+are used.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
 
 _MAX_ITEMS: Final = 1000
-"""Items of a sequence or mapping that are looked at; those after are for those who use them."""
-_MAX_DIGITS: Final = 256
-"""Binary digits of a whole number; larger ones are not even counts of atoms."""
+"""Items of a sequence or mapping that are checked; later ones fail where they are used."""
+_MAX_BITS: Final = 256
+"""Bits of a whole number: counts of atoms have fewer."""
 
 _INDENTED_IMPORT: Final = re.compile(r"^ +from (\S+) import (?:\(([^)]*)\)|([^\n(]*))", re.MULTILINE)
 """An import below `if TYPE_CHECKING`: the module, and its names in parentheses or on one line."""
@@ -51,19 +51,19 @@ def checked(function: Function) -> Function:
 
 
 def checked_methods(kind: Kind) -> Kind:
-    """Makes the public methods of a class blame arguments of other types than their annotations state.
+    """Makes the public methods of a class report arguments of other types than their annotations state.
 
-    A method that fails in any way is an `InputError` where an argument is wrong, and its own error otherwise.
+    A method that fails raises an `InputError` where an argument is wrong, and its own error otherwise.
     """
     for name, attribute in list(vars(kind).items()):
         if not name.startswith("_") and inspect.isfunction(attribute):
-            setattr(kind, name, _blaming(attribute))
+            setattr(kind, name, _reporting(attribute))
         elif not name.startswith("_") and isinstance(attribute, classmethod):
-            setattr(kind, name, classmethod(_blaming(attribute.__func__)))
+            setattr(kind, name, classmethod(_reporting(attribute.__func__)))
     return kind
 
 
-def _blaming(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
     if not function.__annotations__.keys() - {"return"}:
         return function
 
@@ -91,8 +91,8 @@ def _check_bound(function: Callable[..., Any], bound: inspect.BoundArguments) ->
             continue
         kind = bound.signature.parameters[name].kind
         values = value.values() if kind is kind.VAR_KEYWORD else value if kind is kind.VAR_POSITIONAL else (value,)
-        for each in values:
-            _check_value(function, name, each, function.__qualname__.removesuffix(".__init__"))
+        for item in values:
+            _check_value(function, name, item, function.__qualname__.removesuffix(".__init__"))
 
 
 def check_fields(instance: Any) -> None:
@@ -184,10 +184,10 @@ def _matcher(kind: Any) -> Matcher:
     if isinstance(origin, type) and issubclass(origin, tuple | list | set | frozenset | Sequence):
         return _items_matcher(origin, arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, item = map(_matcher, arguments)
+        matches_key, matches_item = map(_matcher, arguments)
         return lambda value: (
             isinstance(value, origin)
-            and all(key(name) and item(each) for name, each in islice(value.items(), _MAX_ITEMS))
+            and all(matches_key(key) and matches_item(item) for key, item in islice(value.items(), _MAX_ITEMS))
         )
     if origin is CallableType:
         return callable
@@ -208,22 +208,24 @@ def _plain_matcher(kind: type) -> Matcher:
         return lambda value: isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
     if kind is int:
         return lambda value: (
-            isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= _MAX_DIGITS
+            isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= _MAX_BITS
         )
     return lambda value: isinstance(value, kind)
 
 
 def _items_matcher(origin: Any, arguments: tuple[Any, ...]) -> Matcher:
     if origin is tuple and Ellipsis not in arguments:
-        each = [_matcher(part) for part in arguments]
+        parts = [_matcher(part) for part in arguments]
         return lambda value: (
             isinstance(value, tuple)
-            and len(value) == len(each)
-            and all(matches(item) for matches, item in zip(each, value, strict=True))
+            and len(value) == len(parts)
+            and all(matches(item) for matches, item in zip(parts, value, strict=True))
         )
-    item = _matcher(arguments[0])
+    matches_item = _matcher(arguments[0])
     return lambda value: (
-        isinstance(value, origin) and not isinstance(value, str | bytes) and all(map(item, islice(value, _MAX_ITEMS)))
+        isinstance(value, origin)
+        and not isinstance(value, str | bytes)
+        and all(map(matches_item, islice(value, _MAX_ITEMS)))
     )
 
 

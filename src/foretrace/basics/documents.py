@@ -51,13 +51,13 @@ class Document:
     source: InputFile | None = field(default=None, compare=False, repr=False)
     """The file to read the text from, where it may be open already; else it is opened by its path."""
     remarks: list[Diagnostic] = field(default_factory=list, compare=False, repr=False)
-    """What is odd about values, as those who read them remark."""
+    """Collects what is odd about values while they are read."""
 
-    def read(self, most_bytes: int = MAX_BYTES) -> str:
+    def read(self, max_bytes: int = MAX_BYTES) -> str:
         """The text of the file."""
         try:
             with (self.source or InputFile(self.path)).take() as file:
-                data = read_up_to(file, limited(most_bytes) + 1)
+                data = read_up_to(file, limited(max_bytes) + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
@@ -66,10 +66,8 @@ class Document:
                 where=self.path,
                 hint="expected a text file",
             ) from None
-        if len(data) > limited(most_bytes):
-            raise too_large(
-                f"the {self.noun} is larger than {limited(most_bytes) / 1e6:g} MB", self.path, self.expected
-            )
+        if len(data) > limited(max_bytes):
+            raise too_large(f"the {self.noun} is larger than {limited(max_bytes) / 1e6:g} MB", self.path, self.expected)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:

@@ -15,8 +15,8 @@ from typing import Literal, Self
 MAX_SHOWN = 60
 """Characters of a user's text that an error repeats at most."""
 
-MAX_ALIKE = 5
-"""Diagnostics of one code that a reader of a hostile or broken file is told of."""
+MAX_PER_CODE = 5
+"""Diagnostics of one level and code that a broken or hostile file gets."""
 
 MAX_NAME = 100
 """Characters of a name at most; longer words are not misspelt names and take long to compare."""
@@ -25,8 +25,8 @@ _MAX_MESSAGE = 1000
 _MAX_WHERE = 300
 """Characters of an error that are shown at most, whatever a reader put into it."""
 _MAX_WORD = 120
-_PLAIN = 200
-"""Characters up to which a message is not looked at: whoever wrote it shortened what it repeats."""
+_MAX_PLAIN = 200
+"""Characters up to which a message stays as it is: its author shortened the texts that it repeats."""
 _REPEATED = re.compile(rf'"[^"]*"|\S{{{_MAX_WORD},}}')
 
 
@@ -37,14 +37,14 @@ def bounded(message: object) -> str:
     """
     if not isinstance(message, str):  # whatever Python code passes on as a message
         return shown_value(message)
-    if len(message) <= _PLAIN and message.isprintable():
+    if len(message) <= _MAX_PLAIN and message.isprintable():
         return message
     if len(message) > 2 * _MAX_MESSAGE:  # what it says of a long text is before it or after it
         message = f"{message[:_MAX_MESSAGE]}…{message[-_MAX_MESSAGE:]}"
     message = printable(one_line(message))
-    if len(message) > _PLAIN:
+    if len(message) > _MAX_PLAIN:
         message = _REPEATED.sub(_shortened_match, message)
-    return message if len(message) <= _MAX_MESSAGE else f"{message[: 2 * MAX_SHOWN]}…{message[-_PLAIN:]}"
+    return message if len(message) <= _MAX_MESSAGE else f"{message[: 2 * MAX_SHOWN]}…{message[-_MAX_PLAIN:]}"
 
 
 def _shortened_match(match: re.Match[str]) -> str:
@@ -70,7 +70,7 @@ class ForetraceError(Exception):
         self.message = bounded(message)
         self.where = where if where is None else _bounded_where(str(where))
         self.hint = hint if hint is None else bounded(hint)
-        super().__init__(code, self.message)  # what an error of a worker process is made again from
+        super().__init__(code, self.message)  # pickling passes these to a copy in another process
 
     def at(self, where: str | None) -> Self:
         """Returns the error with a place, where it has none."""
@@ -147,14 +147,14 @@ class Diagnostic:
 
 
 def collected(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Returns diagnostics with at most `MAX_ALIKE` of one level and code; the last of these says how many more."""
+    """Returns diagnostics with at most `MAX_PER_CODE` of one level and code; the last of these says how many more."""
     kinds: dict[tuple[str, str], list[Diagnostic]] = {}
     for diagnostic in diagnostics:
         kinds.setdefault((diagnostic.level, diagnostic.code), []).append(diagnostic)
     kept: list[Diagnostic] = []
     for same in kinds.values():
-        left = len(same) - MAX_ALIKE
-        kept += same[:MAX_ALIKE]
+        left = len(same) - MAX_PER_CODE
+        kept += same[:MAX_PER_CODE]
         if left > 0:
             kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {left:,} more such cases)")
     return tuple(kept)

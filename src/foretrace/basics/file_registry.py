@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
 
-from foretrace.basics.errors import InputError, UsageError, printable, shortened
+from foretrace.basics.errors import InputError, UsageError, shown
 
 FileId: TypeAlias = tuple[int, int]
 """The device and the inode of a file: the same for all of its names and links."""
@@ -122,8 +122,7 @@ def _keys(path: Path) -> tuple[FileId | str, ...]:
 
 def _overwritten(path: str | Path, problem: str) -> UsageError:
     hint = "give every output a name of its own"
-    name = shortened(printable(str(path)))
-    return UsageError("output-overwrites-input", f"{name} {problem}", hint=hint)
+    return UsageError("output-overwrites-input", f"{shown(str(path))} {problem}", hint=hint)
 
 
 _registry: ContextVar[FileRegistry | None] = ContextVar("file_registry", default=None)

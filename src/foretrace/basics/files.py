@@ -22,7 +22,8 @@ from foretrace.basics.file_registry import active_registry
 from foretrace.basics.limits import limited, too_large
 from foretrace.basics.outputs import is_leftover
 
-LARGEST_FILE_BYTES: Final = 512 << 20
+MAX_FILE_BYTES: Final = 512 << 20
+"""Bytes of a file that has no smaller limit of its own."""
 
 MAX_LISTED: Final = 1000
 """Files of a folder, or matches of a pattern, that are looked at to recognise what they are."""
@@ -288,7 +289,7 @@ def open_binary(path: AnyFile, noun: str) -> io.BufferedReader:
         raise InputError("unreadable-file", f"the {noun} cannot be read: {reason}", where=str(path)) from None
 
 
-def read_whole(path: AnyFile, noun: str, hint: str, max_bytes: int = LARGEST_FILE_BYTES) -> bytes:
+def read_whole(path: AnyFile, noun: str, hint: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Returns the bytes of a file.
 
     Args:
@@ -310,7 +311,7 @@ def read_whole(path: AnyFile, noun: str, hint: str, max_bytes: int = LARGEST_FIL
 
 
 def read_up_to(stream: io.BufferedIOBase, most: int) -> bytes:
-    """Returns what is left of a stream, at most so many bytes: a pipe has no size and may not end."""
+    """Returns what is left of a stream, at most `most` bytes: a pipe has no size and may not end."""
     parts, left = [], most
     while left and (part := stream.read(min(left, _PART_BYTES))):  # a read makes room for all that it asks for
         parts.append(part)

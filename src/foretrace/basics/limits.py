@@ -11,16 +11,17 @@ import time
 from dataclasses import dataclass, field
 
 from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.numbers import NumberError, real_number
 
 MAX_STAGES = 1024
 MAX_GPUS = 4_000_000
 MAX_OPS = 8_000_000
-"""Of one rank of every kind; more would take gigabytes and longer than a person waits."""
+"""Ops of one rank of every kind; more would take gigabytes and longer than a person waits."""
 
 VARIABLE = "FORETRACE_LIMITS"
 """The environment variable that multiplies the limits on files and on time."""
 
-_MAX_FACTOR = 1e6
+_MIN_FACTOR, _MAX_FACTOR = 1e-6, 1e6
 
 
 def limit_factor() -> float:
@@ -28,14 +29,10 @@ def limit_factor() -> float:
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return 1.0
-    number = text.removesuffix("x")
     try:
-        factor = float(number) if number.isascii() and len(number) < 20 else 0.0
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor <= _MAX_FACTOR:
-        raise UsageError("bad-value", f"{VARIABLE} is not a factor", hint=f"for example {VARIABLE}=4x")
-    return factor
+        return real_number(text.removesuffix("x"), least=_MIN_FACTOR, most=_MAX_FACTOR)
+    except NumberError:
+        raise UsageError("bad-value", f"{VARIABLE} is not a factor", hint=f"for example {VARIABLE}=4x") from None
 
 
 def limited(most: int) -> int:

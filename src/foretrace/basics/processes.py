@@ -160,7 +160,7 @@ class Workers(Generic[Shared]):
 
 
 _shared: list[Any] = []
-"""Of a worker process, what all its tasks share."""
+"""The first argument of all tasks of a worker process; empty in other processes."""
 
 
 def _do(task: Callable[[Any, Item], Result], items: Sequence[Item]) -> list[Result]:

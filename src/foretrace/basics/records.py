@@ -78,10 +78,10 @@ def _is_deep(value: Any) -> bool:
     """Returns whether a value is nested more than `MAX_NESTING` deep."""
     level = [value]
     for _ in range(MAX_NESTING + 1):
-        containers = [each for each in level if isinstance(each, dict | list)]
+        containers = [inner for inner in level if isinstance(inner, dict | list)]
         if not containers:
             return False
-        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)]
     return True
 
 

@@ -134,7 +134,7 @@ class Calibration:
     host: HostFit | None = None
     steps: StepFit | None = None
     notes: tuple[Diagnostic, ...] = ()
-    """What a user should know about the file."""
+    """Remarks on the file for its user."""
 
     @property
     def name(self) -> str:

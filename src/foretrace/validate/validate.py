@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretrace.basics.errors import ForetraceError, printable, shortened
+from foretrace.basics.errors import ForetraceError, shown
 from foretrace.basics.processes import Workers
 from foretrace.cost.kernels.plausible import MAX_OFF_MODEL
 from foretrace.cost.machine import Machine
@@ -99,7 +99,7 @@ def rows_far_off(rows: Sequence[RowResult]) -> tuple[str, ...]:
         return ()
     worst = max(far, key=lambda name: max(times[name], 1 / max(times[name], 1e-30)))
     rows_text = "1 row is" if len(far) == 1 else f"{len(far):,} rows are"
-    text = f"{rows_text} {MAX_OFF_MODEL:g} times off the prediction or more: {shortened(printable(worst))} takes "
+    text = f"{rows_text} {MAX_OFF_MODEL:g} times off the prediction or more: {shown(worst)} takes "
     return (f"{text}{times[worst]:,.3g} times as long; a unit of the table may be mistaken",)
 
 

@@ -18,7 +18,7 @@ from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
 MAX_ROUTING: Final = 1e6
 """The busiest rank over the mean: no job has as many ranks that share experts."""
 MAX_TOKENS: Final = 100_000_000
-"""Of a sequence: ten times the longest context that any model offers."""
+"""Tokens of a sequence: ten times the longest context that any model offers."""
 
 _SIZES: Final = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
 _OPEN_SIZES: Final = ("gbs", "seq_len", "shard")

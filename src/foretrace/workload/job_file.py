@@ -65,11 +65,9 @@ def read_job(path: AnyFile) -> JobFile:
         plan = _read_plan(document.fields(root["plan"], (*PLAN_KEYS, *OLDER_KEYS), (), "a mapping of a plan's fields"))
     cluster = root.text("cluster", "") or None
     if cluster is not None:
-        beside = Path(path).parent / cluster
+        file = Path(path).parent / cluster
         cluster = (
-            str(beside)
-            if Path(cluster).suffix in (".yaml", ".yml", ".json") and given_path(beside).is_file
-            else cluster
+            str(file) if Path(cluster).suffix in (".yaml", ".yml", ".json") and given_path(file).is_file else cluster
         )
     return JobFile(model, plan, cluster)
 

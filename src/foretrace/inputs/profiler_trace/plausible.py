@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, quoted, shown
 from foretrace.basics.units import format_time
 from foretrace.inputs.plausibility import (
     CLOCK_S,
@@ -112,10 +112,10 @@ def _is_slow(trace: RankProfile, links: EventLinks, device: Longs, row: int) -> 
 
 def _described(trace: RankProfile, event: int) -> str:
     events = trace.events
-    name = printable(shortened(trace.strings[events.name[event]])).replace("\n", " ")
     correlation = int(events.correlation[event])
     number = f", correlation {correlation}" if correlation >= 0 else ""
-    return f'"{name}" (stream {int(events.stream[event])}{number}, at {format_time(float(events.start_s[event]))})'
+    place = f"stream {int(events.stream[event])}{number}, at {format_time(float(events.start_s[event]))}"
+    return f"{quoted(trace.strings[events.name[event]])} ({place})"
 
 
 def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProfile:
@@ -184,8 +184,7 @@ def _work(trace: RankProfile, links: EventLinks, device: Longs) -> RecordedWork:
 
 
 def _done_s(trace: RankProfile, device: Longs, launch: Longs) -> Floats:
-    """Returns when the host had waited for each piece of work: the end of the first wait for the device after its
-    launch."""
+    """Returns the end of the first wait of the host for the device after the launch of each piece of work."""
     events = trace.events
     done_s = np.full(len(device), np.inf)
     waits = np.flatnonzero(does(trace) == Does.WAITS_DEVICE)
@@ -230,10 +229,10 @@ def _with_right_marks(trace: RankProfile, notes: list[Diagnostic]) -> RankProfil
         text = "the marks of steps do not follow the kernels, which repeat: left out, steps are found without them"
         wrong[:] = True
     elif wrong.any():
-        names = ", ".join(shortened(printable(name)) for name in trace.names(marks[wrong][:3]))
+        names = ", ".join(shown(name) for name in trace.names(marks[wrong][:3]))
         text = f"{names}: overlap other marks of steps, or are in the wrong order: {MISSING_MARKS}"
     elif (gaps > 1).any():
-        first = shortened(printable(trace.names(right)[int(np.argmax(gaps > 1))]))
+        first = shown(trace.names(right)[int(np.argmax(gaps > 1))])
         text = f"marks of steps are missing, first after {first}: {MISSING_MARKS}"
     if text:
         notes.append(Diagnostic("warning", "overlapping-steps", text, trace.path))
@@ -280,7 +279,7 @@ def _follow_kernels(trace: RankProfile, marks: Longs, gaps: Longs) -> bool:
 
 
 def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:
-    """Returns what to say of launches whose kernels were not recorded."""
+    """Reports launches whose kernels were not recorded."""
     events = trace.events
     calls = events.of(EventCategory.RUNTIME)
     launches = calls[

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, shown
 from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.host_modes import mode_notes, times
@@ -29,10 +29,10 @@ _NUMBER: Final = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 
 
 MAX_FLOPS_PER_SM: Final = 2e13
-"""Of products of 2-byte elements, per second: 7.5e12 on an H200, 1.5e13 on a B200 (NVIDIA's datasheets, dense)."""
+"""FLOP/s of products of 2-byte elements: 7.5e12 on an H200, 1.5e13 on a B200 (NVIDIA's datasheets, dense)."""
 
 MAX_SMS: Final = 304
-"""Of the GPU with the most, where a trace does not say: an MI300X."""
+"""SMs of the GPU with the most, an MI300X, where a trace does not state them."""
 
 
 def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> JobProfile:
@@ -59,7 +59,7 @@ class JobProfile:
     meetings: Meetings
     kernels: tuple[dict[int, str], ...]
     rates: tuple[Diagnostic, ...] = ()
-    """What to say of kernels that are faster than their GPU can be."""
+    """Reports kernels that are faster than their GPU can be."""
 
     @property
     def recorded_s(self) -> float:
@@ -126,7 +126,7 @@ def _rate_notes(trace: RankProfile, kernels: Mapping[int, Kernel]) -> list[Diagn
     ]
     if not fast:
         return []
-    name = printable(shortened(trace.strings[trace.events.name[fast[0]]]))
+    name = shown(trace.strings[trace.events.name[fast[0]]])
     text = (
         f'{len(fast):,} kernels compute more than {sms} SMs of any GPU can, first "{name}": times or shapes are wrong'
     )

@@ -35,7 +35,7 @@ ELEMENT_BYTES: Final = {
 """Bytes of an element by the name that PyTorch's profiler gives its type."""
 
 _MAX_ELEMENTS: Final = 1 << 50
-"""Of a tensor: no GPU's memory has a thousandth of it."""
+"""Elements of a tensor: no GPU's memory has a thousandth of it."""
 _MAX_LISTED: Final = 64
 """Dimensions of a tensor that an op can name; PyTorch allows 64."""
 

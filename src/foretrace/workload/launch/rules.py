@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from foretrace.basics.errors import Diagnostic, InputError, collected, printable, shortened
+from foretrace.basics.errors import Diagnostic, InputError, collected, shortened, shown
 from foretrace.models.model import Model
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.workload.constraints import broken
@@ -94,7 +94,7 @@ class Reading:
     def unused(self) -> list[str]:
         """The options of the file that nothing was read from, in its order."""
         known = self.asked | self.ignored
-        return [shortened(printable(self.args.shown(name))) for name in self.args.options if name not in known]
+        return [shown(self.args.shown(name)) for name in self.args.options if name not in known]
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:

@@ -12,9 +12,10 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, shown
 from foretrace.basics.limits import MAX_GPUS
+from foretrace.basics.numbers import real_field, whole_field
 from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency, ratio_of
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
-from foretrace.cost.network.nccl_tests.records import Measurement, bus_ratio, measurement, read_time_us, real, whole
+from foretrace.cost.network.nccl_tests.records import MAX_BYTES, Measurement, bus_ratio, measurement, read_time_us
 from foretrace.hardware.device_names import chip_of
 from foretrace.program.columns import Collective
 
@@ -113,7 +114,7 @@ def _rank(line: str, where: str) -> tuple[int, tuple[str, str]] | None:
         return None
     if "on" not in words or (at := words.index("on")) + 2 >= len(words) or words[at + 2] != "device":
         return None
-    rank = whole(words[2], "rank", where, most=MAX_GPUS)
+    rank = whole_field("rank", words[2], where, most=MAX_GPUS)
     return rank, (words[at + 1], " ".join(words[at + 5 :]))
 
 
@@ -148,9 +149,9 @@ def _measurements(test: _Test, named: Named, name: str, checked: Consistency) ->
     rows = []
     for line, words in test.rows:
         where = f"{name}:{line}"
-        size = whole(words[test.columns["size"]], "size", where)
-        time_us = read_time_us(words[test.columns["time"]], "time", where, size)
-        algorithm, bus = (real(words[test.columns[column]], column, where) for column in ("algbw", "busbw"))
+        size = whole_field("size", words[test.columns["size"]], where, most=MAX_BYTES)
+        time_us = read_time_us("time", words[test.columns["time"]], where, size)
+        algorithm, bus = (real_field(column, words[test.columns[column]], where) for column in ("algbw", "busbw"))
         error = "" if wrong is None or wrong >= len(words) else words[wrong]
         if checked.holds(collective, gpus, size, Bandwidths(time_us, algorithm, bus, error, where)):
             rows.append(measurement(collective, (gpus, nodes), size, time_us, (name, line, gpu)))
@@ -184,8 +185,8 @@ def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
         return named.collective
     ratio = ratio_of(
         (
-            real(words[test.columns["algbw"]], "algbw", where),
-            real(words[test.columns["busbw"]], "busbw", where),
+            real_field("algbw", words[test.columns["algbw"]], where),
+            real_field("busbw", words[test.columns["busbw"]], where),
         )
         for _, words in test.rows
     )

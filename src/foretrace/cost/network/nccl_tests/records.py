@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.numbers import MAX_REAL, real_field, whole_field
+from foretrace.basics.numbers import real_field
 from foretrace.program.columns import Collective
 
 if TYPE_CHECKING:
@@ -75,19 +75,9 @@ class Measurements:
     """The cluster that they were measured on, where its figures differ from those of the cluster that they price."""
 
 
-def whole(word: str, what: str, where: str, least: int = 0, most: int = MAX_BYTES) -> int:
-    """Returns a whole number of a row; `what` is what errors call it."""
-    return whole_field(what, word, where, least=least, most=most)
-
-
-def real(word: str, what: str, where: str, least: float = 0.0, most: float = MAX_REAL) -> float:
-    """Returns a finite number of a row; `what` is what errors call it."""
-    return real_field(what, word, where, least=least, most=most)
-
-
-def read_time_us(word: str, what: str, where: str, size_bytes: int) -> float:
-    """Returns the microseconds of a call; only one of 0 bytes may take none."""
-    return real(word, what, where, 0.0 if size_bytes == 0 else MIN_US, MAX_US)
+def read_time_us(name: str, word: str, where: str, size_bytes: int) -> float:
+    """Returns the microseconds of a call from the column `name`; only a call of 0 bytes may take none."""
+    return real_field(name, word, where, least=0.0 if size_bytes == 0 else MIN_US, most=MAX_US)
 
 
 def measurement(

@@ -16,16 +16,16 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, listed, quoted
 from foretrace.basics.limits import MAX_GPUS, check_limit
+from foretrace.basics.numbers import real_field, whole_field
 from foretrace.cost.network.nccl_tests.consistency import Bandwidths, Consistency
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
 from foretrace.cost.network.nccl_tests.records import (
+    MAX_BYTES,
     US,
     Measurement,
     bus_ratio,
     measurement,
     read_time_us,
-    real,
-    whole,
 )
 from foretrace.program.columns import Collective
 
@@ -114,21 +114,25 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
     if not size or not (fields.get("time_us") or (fields.get("busbw_gbps") and collective in _TIMED_BY_BUS)):
         seen.without += 1
         return None
-    gpus = whole(fields["gpus"], "gpus", where, 1, MAX_GPUS) if "gpus" in fields else named.gpus
-    nodes = whole(fields["nodes"], "nodes", where, 1, MAX_GPUS) if fields.get("nodes") else named.nodes or 1
+    gpus = whole_field("gpus", fields["gpus"], where, least=1, most=MAX_GPUS) if "gpus" in fields else named.gpus
+    nodes = (
+        whole_field("nodes", fields["nodes"], where, least=1, most=MAX_GPUS)
+        if fields.get("nodes")
+        else named.nodes or 1
+    )
     if gpus is None:
         raise InputError(
             "missing-field", "neither the row nor the name of the file says how many GPUs", where=where, hint=_form()
         )
     gpu = _gpu(fields)
     seen.hardware.add(gpu)
-    size_bytes = whole(size, "bytes", where)
+    size_bytes = whole_field("bytes", size, where, most=MAX_BYTES)
     if fields.get("time_us"):
-        time_us = read_time_us(fields["time_us"], "time_us", where, size_bytes)
+        time_us = read_time_us("time_us", fields["time_us"], where, size_bytes)
         if not seen.checked.holds(collective, gpus, size_bytes, _bandwidths(fields, time_us, where)):
             return None
     else:
-        bytes_per_s = real(fields["busbw_gbps"], "busbw_GBps", where, _MIN_GBPS) * 1e9
+        bytes_per_s = real_field("busbw_GBps", fields["busbw_gbps"], where, least=_MIN_GBPS) * 1e9
         time_us = size_bytes * bus_ratio(collective, gpus) / bytes_per_s / US
     return measurement(collective, (gpus, nodes), size_bytes, time_us, (*place, gpu))
 
@@ -137,8 +141,9 @@ def _named_row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tupl
     """Returns a row of a file whose name states what it is; None where its result was wrong."""
     assert named.collective is not None and named.gpus is not None and named.nodes is not None
     where, gpu = f"{place[0]}:{place[1]}", _gpu(fields)
-    size = whole(fields[next(column for column in _SIZE if column in fields)], "size_bytes", where)
-    time_us = read_time_us(fields.get("time_us", ""), "time_us", where, size)
+    word = fields[next(column for column in _SIZE if column in fields)]
+    size = whole_field("size_bytes", word, where, most=MAX_BYTES)
+    time_us = read_time_us("time_us", fields.get("time_us", ""), where, size)
     ways = 2.0 if named.collective is Collective.TRANSFER else 1.0
     if not seen.checked.holds(named.collective, named.gpus, size, _bandwidths(fields, time_us, where)):
         return None
@@ -153,7 +158,7 @@ def _gpu(fields: Mapping[str, str]) -> str:
 def _bandwidths(fields: Mapping[str, str], time_us: float, where: str) -> Bandwidths:
     """Returns what a row states next to its size. The unit of bandwidths differs between tables: GB/s or Gb/s."""
     algorithm, bus = (
-        real(fields[name], name, where) if fields.get(name) else 0.0 for name in ("algbw_gbps", "busbw_gbps")
+        real_field(name, fields[name], where) if fields.get(name) else 0.0 for name in ("algbw_gbps", "busbw_gbps")
     )
     return Bandwidths(time_us, algorithm, bus, fields.get("errors", ""), where, any_unit=True)
 

@@ -27,7 +27,7 @@ _BESIDE: Final = (b'"pid"', b'"nodes"')
 _HINT: Final = "expected what torch.profiler.ExecutionTraceObserver writes: {schema, pid, nodes: [...]}"
 _COMMUNICATION: Final = "record_param_comms"
 _MAX_TEXT_BYTES: Final = 256 << 20
-"""Of one execution trace, unpacked."""
+"""Bytes of one execution trace, unpacked."""
 _MIN_WHOLE: Final = -(1 << 63)
 _SCALARS: Final = frozenset({"Int", "Double", "Bool", "ComplexDouble", "SymInt"})
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Longs
-from foretrace.basics.errors import InputError, printable, shortened
+from foretrace.basics.errors import InputError, shown
 from foretrace.basics.files import AnyFile, InputFile, input_file
 from foretrace.basics.limits import Deadline
 from foretrace.inputs.profiler_trace.format.arguments import whole
@@ -135,7 +135,7 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
 def _unreadable(path: AnyFile, error: Exception) -> InputError:
     return InputError(
         "bad-syntax",
-        f"the export cannot be read: {printable(shortened(str(error)))}",
+        f"the export cannot be read: {shown(str(error))}",
         where=str(path),
         hint=EXPORT_HINT,
     )

@@ -50,7 +50,7 @@ FURTHEST_NS: Final = 86_400e9
 
 
 def usable_times(start_ns: Longs, duration_ns: NDArray[Any], among: Mask, where: str) -> tuple[Mask, list[Diagnostic]]:
-    """Returns which events of those `among` have times that can be, and what is said of the others."""
+    """Returns which events of those `among` have times that can be, and the remarks on the others."""
     negative = among & (duration_ns < 0)
     long = among & (duration_ns > FURTHEST_NS)
     kept = among & ~negative & ~long

@@ -16,7 +16,7 @@ from foretrace.basics.limits import limited, too_large
 PIECE_BYTES: Final = 1 << 19
 
 MAX_TEXT_BYTES: Final = 64 << 30
-"""Of one trace, unpacked; the largest in use have a few GiB."""
+"""Bytes of one trace, unpacked; the largest in use have a few GiB."""
 
 _MAX_RATIO: Final = 100
 _FREE_BYTES: Final = 64 << 20
