@@ -4,9 +4,9 @@ Clocks jump, buffers overflow, files are put together from others. One piece of 
 negative, or many times too long. The checks know how devices work: nothing runs before it was issued, nor after
 someone has waited for it, and a queue runs its work one after another in the order of issue.
 
-A row that cannot be is put where its queue would have run it, or left out where the queue is not known. Many are kept
+An impossible row is put where its queue would have run it, or left out where the queue is not known. Many are kept
 as they are, because then it is not one time that is wrong: a clock may be off, which changes no duration. If no clock
-explains them, nothing that such a recording says can be trusted (`contradiction`). All of it is said.
+explains them, no time of such a recording can be trusted (`contradiction`). All of it is reported.
 """
 
 from __future__ import annotations
@@ -23,28 +23,31 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.units import format_time
 
-CLOCK_S: Final = 50e-6
-"""How far the clocks of a host and its device may differ: profilers align them to within a few microseconds."""
+MAX_CLOCKS_APART_S: Final = 50e-6
+"""The time by which clocks of a host and its device may differ: profilers align them to a few microseconds."""
 
-ORDER_S: Final = 10e-6
-"""How far starts on one queue may be out of order; older traces round to whole microseconds."""
+MAX_DISORDER_S: Final = 10e-6
+"""The time by which starts on one queue may be out of order; older traces round to whole microseconds."""
 
-STALL_S: Final = 5e-3
-"""How long a device may do nothing although work was issued. Real recordings have less than 1 ms."""
+MIN_STALL_S: Final = 5e-3
+"""The time from which on an idle device with issued work is reported. Real recordings have less than 1 ms."""
 
 GAP_S: Final = 1.5e-6
-"""Between two kernels of a stream, where one is put after the other (A100 and H200 traces: medians 1.2 to 1.6 µs)."""
+"""The time between two kernels of a stream, where one is put after the other (traces have medians of 1.2 to 1.6 µs)."""
 
-_FEW: Final = 0.05
-"""The share of all work up to which rows that cannot be are mended or left out."""
+_MAX_MENDED: Final = 0.05
+"""The share of all work up to which impossible rows are mended or left out."""
 
-_FAR: Final = 0.01
-"""The part of all recorded time by which many rows are out of order before the recording contradicts itself."""
+_MIN_CONTRADICTION: Final = 0.01
+"""The part of all recorded time that many rows must be out of order by for the recording to contradict itself."""
 
 _TEN_TIMES: Final = 10.0
 _MIN_REPEATS: Final = 5
-_WORTH: Final = 0.01
-"""The part of all recorded time from which on an overlap or a slow repetition is worth a word."""
+_MIN_REPORTED: Final = 0.01
+"""The part of all recorded time from which on an overlap or a slow repetition is reported."""
+
+MAX_GPU_FLOPS: Final = 2e16
+"""FLOP/s of a GPU: NVIDIA's B300 has 1.5e16 in fp4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class RecordedWork:
 
 @dataclass(frozen=True, slots=True)
 class Implausible:
-    """Rows that cannot be, or hardly; `text` completes "kernel X …" and `outcome` says what became of them."""
+    """Rows that are impossible or unlikely; `text` completes "kernel X …" and `outcome` says what became of them."""
 
     code: str
     rows: Longs
@@ -110,7 +113,7 @@ def _placed(work: RecordedWork, kept: Mask, rows: Longs, *, in_place: bool) -> t
                 continue
             start_s[row] = max(float((start_s[before] + duration_s[before]).max()) + GAP_S, issued_s)
         if len(following):
-            # It ends before the next on its queue begins, however long it was said to take.
+            # It ends before the next on its queue begins, however long its recorded time is.
             room_s = float(start_s[following].min()) - float(start_s[row])
             duration_s[row] = min(float(duration_s[row]), max(room_s, 0.0))
         if start_s[row] < work.done_s[row] < start_s[row] + duration_s[row]:
@@ -121,13 +124,13 @@ def _placed(work: RecordedWork, kept: Mask, rows: Longs, *, in_place: bool) -> t
 
 
 def _before_issue(work: RecordedWork, kept: Mask) -> Mask:
-    """Work that began before it was issued; if all of it did, the clocks of issuer and device are apart."""
+    """Finds work that began before it was issued; if all of it did, the clocks of issuer and device are apart."""
     delay_s = np.where(np.isfinite(work.issued_s), work.start_s - work.issued_s, 0.0)
-    return kept & (delay_s < -CLOCK_S)
+    return kept & (delay_s < -MAX_CLOCKS_APART_S)
 
 
 def _far_away(work: RecordedWork, kept: Mask) -> Mask:
-    """Work with more time between it and the bulk than the bulk, or its issue, takes."""
+    """Finds work with more time between it and the bulk than the bulk, or its issue, takes."""
     far = np.zeros_like(kept)
     rows = np.flatnonzero(kept)
     rows = rows[np.argsort(work.start_s[rows], kind="stable")]
@@ -145,19 +148,19 @@ def _far_away(work: RecordedWork, kept: Mask) -> Mask:
 
 
 def _after_wait(work: RecordedWork, kept: Mask) -> Mask:
-    """Work that ended after someone had waited for its end."""
-    return kept & (work.end_s > work.done_s + CLOCK_S)
+    """Finds work that ended after someone had waited for its end."""
+    return kept & (work.end_s > work.done_s + MAX_CLOCKS_APART_S)
 
 
 def _out_of_order(work: RecordedWork, kept: Mask) -> Mask:
-    """Work that began in another order than one issuer gave it to its queue: the fewest rows that explain it."""
+    """Finds work that began in another order than one issuer gave it to its queue: the fewest rows that explain it."""
     moved = np.zeros_like(kept)
     rows = np.flatnonzero(kept & (work.queue >= 0) & np.isfinite(work.issued_s))
     rows = rows[np.lexsort((work.start_s[rows], work.issued_s[rows], work.issuer[rows], work.queue[rows]))]
     if not len(rows):
         return moved
     begins = (np.diff(work.queue[rows], prepend=-2) != 0) | (np.diff(work.issuer[rows], prepend=-2) != 0)
-    back = (np.diff(work.start_s[rows], prepend=-np.inf) < -ORDER_S) & ~begins
+    back = (np.diff(work.start_s[rows], prepend=-np.inf) < -MAX_DISORDER_S) & ~begins
     group = np.cumsum(begins)
     for number in np.unique(group[back]).tolist():
         own = rows[group == number]
@@ -166,7 +169,7 @@ def _out_of_order(work: RecordedWork, kept: Mask) -> Mask:
 
 
 def _not_rising(values: Floats) -> Longs:
-    """Returns the fewest positions whose values must go so that the others never fall by more than `ORDER_S`."""
+    """Returns the fewest positions whose values must go so that the others never fall by more than `MAX_DISORDER_S`."""
     # The longest rising subsequence, by patience sorting: `last[n]` ends the best one of n + 1 values.
     tops: list[float] = []
     last: list[int] = []
@@ -183,11 +186,11 @@ def _not_rising(values: Floats) -> Longs:
         at = int(before[at])
     highest = np.maximum.accumulate(np.where(rising, values, -np.inf))
     lowest = np.minimum.accumulate(np.where(rising, values, np.inf)[::-1])[::-1]
-    return np.flatnonzero(~rising & ((values < highest - ORDER_S) | (values > lowest + ORDER_S)))
+    return np.flatnonzero(~rising & ((values < highest - MAX_DISORDER_S) | (values > lowest + MAX_DISORDER_S)))
 
 
 def _across_others(work: RecordedWork, kept: Mask) -> Mask:
-    """Work that ran on past the start of the second after it on its queue.
+    """Finds work that ran on past the start of the second after it on its queue.
 
     The first after it may begin early: programmatic dependent launch lets a kernel begin while the last one ends.
     """
@@ -196,12 +199,12 @@ def _across_others(work: RecordedWork, kept: Mask) -> Mask:
     if len(rows) > 2:
         second_s = work.start_s[rows[2:]]
         same = work.queue[rows[2:]] == work.queue[rows[:-2]]
-        across[rows[:-2][same & (work.end_s[rows[:-2]] > second_s + CLOCK_S)]] = True
+        across[rows[:-2][same & (work.end_s[rows[:-2]] > second_s + MAX_CLOCKS_APART_S)]] = True
     return across
 
 
 def _stalled(work: RecordedWork, kept: Mask) -> Mask:
-    """Work that nothing held up: the device was idle for long although the work had been issued.
+    """Finds work that nothing held up: the device was idle for long although the work had been issued.
 
     Only a stall far longer than all others of the recording counts: some jobs wait for other processes.
     """
@@ -217,7 +220,7 @@ def _stalled(work: RecordedWork, kept: Mask) -> Mask:
     row = rows[longest]
     # The first kernel of a kind may wait for its code to be loaded.
     loaded = work.repeats[row] >= 0 and (work.repeats[rows[:longest]] == work.repeats[row]).any()
-    if loaded and idle_s[longest] > max(STALL_S, _TEN_TIMES * next_s):
+    if loaded and idle_s[longest] > max(MIN_STALL_S, _TEN_TIMES * next_s):
         stalled[row] = True
     return stalled
 
@@ -233,14 +236,14 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[RecordedWork, Mask], Mask]], ...]
 
 
 def check_work(work: RecordedWork) -> tuple[RecordedWork, Mask, list[Implausible]]:
-    """Returns the work with mended times, which rows are kept, and what was found."""
+    """Returns the work with mended times, which rows are kept, and the findings."""
     kept = np.ones(len(work.start_s), dtype=bool)
     findings: list[Implausible] = []
     for code, text, check in _CHECKS:
         rows = np.flatnonzero(check(work, kept) & kept)
         if not len(rows):
             continue
-        if len(rows) > max(2, _FEW * len(kept)) or len(rows) == kept.sum():
+        if len(rows) > max(2, _MAX_MENDED * len(kept)) or len(rows) == kept.sum():
             findings.append(
                 Implausible(code, rows, text, _KEPT, check in _CONTRADICTS and _CONTRADICTS[check](work, rows))
             )
@@ -277,7 +280,7 @@ def _far_out_of_order(work: RecordedWork, rows: Longs) -> bool:
             at = np.searchsorted(work.issued_s[others], work.issued_s[own])
             off_s.append(np.abs(work.start_s[own] - latest_s[np.clip(at - 1, 0, len(others) - 1)]))
     span_s = float(work.end_s.max() - work.start_s.min())
-    return bool(off_s) and float(np.median(np.concatenate(off_s))) > _FAR * span_s
+    return bool(off_s) and float(np.median(np.concatenate(off_s))) > _MIN_CONTRADICTION * span_s
 
 
 _CONTRADICTS: Final[dict[Callable[[RecordedWork, Mask], Mask], Callable[[RecordedWork, Longs], bool]]] = {
@@ -307,13 +310,13 @@ def overlapped_s(work: RecordedWork, kept: Mask) -> tuple[float, int]:
         own = rows[low:high]
         until_s = np.maximum.accumulate(work.end_s[own])[:-1]
         overlap_s[low + 1 : high] = np.minimum(until_s, work.end_s[own[1:]]) - work.start_s[own[1:]]
-    long = overlap_s > CLOCK_S
+    long = overlap_s > MAX_CLOCKS_APART_S
     total_s = float(overlap_s[long].sum())
-    return (total_s, int(long.sum())) if total_s > _WORTH * float(work.duration_s[rows].sum()) else (0.0, 0)
+    return (total_s, int(long.sum())) if total_s > _MIN_REPORTED * float(work.duration_s[rows].sum()) else (0.0, 0)
 
 
 def slow_repeats(work: RecordedWork, kept: Mask) -> Longs:
-    """Returns rows that took over ten times the median of the same work, by a share of all time worth a word."""
+    """Returns rows that took over ten times the median of the same work, by a share of all time that is reported."""
     rows = np.flatnonzero(kept & (work.repeats >= 0))
     if len(rows) < _MIN_REPEATS:
         return rows[:0]
@@ -322,7 +325,7 @@ def slow_repeats(work: RecordedWork, kept: Mask) -> Longs:
     middle_s = np.repeat(work.duration_s[order[first + (counts - 1) // 2]], counts)
     enough = np.repeat(counts, counts) >= _MIN_REPEATS
     excess_s = work.duration_s[order] - _TEN_TIMES * middle_s
-    worth_s = _WORTH * float(work.duration_s[kept].sum())
+    worth_s = _MIN_REPORTED * float(work.duration_s[kept].sum())
     return order[enough & (middle_s > 0) & (excess_s > 0) & (work.duration_s[order] > worth_s)]
 
 

@@ -17,6 +17,7 @@ from foretrace.basics.files import read_whole
 from foretrace.basics.limits import check_limit
 from foretrace.basics.numbers import NumberError, real_number, whole_number
 from foretrace.basics.records import read_json
+from foretrace.models.compose import MAX_LAYERS
 from foretrace.workload.plan import OPEN_WORDS, GradDtype, MasterDtype, MomentDtype
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _MAX_COLUMNS: Final = 1000
 _MAX_NAME, _MAX_TEXT = 200, 4000
 """Characters of names (of runs, models, GPUs), and of other cells."""
 _NAMES: Final = ("id", "model", "gpu", "family", "complete")
-_MAX_LAYERS: Final = 10_000
 _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 """Between these, in whatever unit, lies everything that was ever measured of a step."""
 GIB: Final = 1 << 30
@@ -441,7 +441,7 @@ def _gib(row: dict[str, Any], name: str) -> float | None:
 
 def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:
     """A whole number; None where the row says nothing."""
-    value, most = row.get(name), _MAX_LAYERS if name == "layers" else 10**9
+    value, most = row.get(name), MAX_LAYERS if name == "layers" else 10**9
     if value is None or value == "":
         return None
     try:

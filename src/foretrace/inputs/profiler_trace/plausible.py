@@ -15,7 +15,7 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError, quoted, shown
 from foretrace.basics.units import format_time
 from foretrace.inputs.plausibility import (
-    CLOCK_S,
+    MAX_CLOCKS_APART_S,
     RecordedWork,
     check_work,
     contradiction,
@@ -246,7 +246,7 @@ def _conflicting(numbers: Longs, start_s: Floats, end_s: Floats) -> Mask:
     first = np.arange(len(numbers))
     # Equal numbers are in the order of time.
     before = (numbers[:, None] < numbers) | ((numbers[:, None] == numbers) & (first[:, None] < first))
-    conflict = before & (end_s[:, None] > start_s + CLOCK_S)
+    conflict = before & (end_s[:, None] > start_s + MAX_CLOCKS_APART_S)
     conflict |= conflict.T
     wrong = np.zeros(len(numbers), dtype=bool)
     while conflict.any():

@@ -7,10 +7,8 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, shown
 from foretrace.basics.units import format_time
+from foretrace.inputs.plausibility import MAX_GPU_FLOPS
 from foretrace.inputs.profiler_table.format.records import TableRow
-
-MAX_FLOPS: Final = 2e16
-"""NVIDIA's B300 has 1.5e16 FLOP/s in fp4."""
 
 MIN_CALL_S: Final = 10e-9
 """The time of a call, on the host or a device: to record one takes longer."""
@@ -106,7 +104,7 @@ def _large_share(row: TableRow) -> str:
 def _fast(row: TableRow) -> str:
     seconds = row.device_total_s or row.self_device_s or row.cpu_total_s
     rate = row.flops / seconds if row.flops and seconds else row.flops_per_s or 0.0
-    return f"computes at {rate / 1e15:,.0f} PFLOP/s, which no GPU does" if rate > MAX_FLOPS else ""
+    return f"computes at {rate / 1e15:,.0f} PFLOP/s, which no GPU does" if rate > MAX_GPU_FLOPS else ""
 
 
 def _short_calls(row: TableRow) -> str:
