@@ -194,7 +194,7 @@ def test_a_file_that_is_protected_is_kept(tmp_path: Path) -> None:
     path.chmod(0o444)
     if os.access(path, os.W_OK):
         pytest.skip("this user may write everywhere")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="unwritable-file"):
         write_text(path, "new")
     assert path.read_text() == "old"
 

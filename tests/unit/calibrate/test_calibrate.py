@@ -73,11 +73,11 @@ class TestKinds:
 
     @pytest.mark.parametrize("paths", [8, [8], b"x", [[1]], None, np.zeros(3)])
     def test_paths_that_are_none(self, tmp_path: Path, paths: Any) -> None:
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="bad-value"):
             make_calibration(paths, tmp_path / "my.yaml", gpu="h200-sxm")
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="bad-value"):
             make_calibration(["a"], paths, gpu="h200-sxm")
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="bad-value"):
             make_calibration([profile_file(tmp_path)], tmp_path / "my.yaml", cluster=[paths])  # type: ignore[arg-type]
 
 

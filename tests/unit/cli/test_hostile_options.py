@@ -40,22 +40,20 @@ def test_hostile_texts_are_refused(read: Callable[[str], object], text: str) -> 
     assert len(str(refused.value)) < 700
 
 
-@pytest.mark.parametrize("text", HOSTILE[:8])
+@pytest.mark.parametrize("text", [text for text in HOSTILE[:8] if text != "-1"])
 def test_whole_numbers_may_be_negative_and_nothing_else(text: str) -> None:
     read = read_whole_number("tp")
-    if text == "-1":
-        assert read(text) == -1
-        return
-    with pytest.raises(ForetraceError):
+    assert read("-1") == -1
+    with pytest.raises(ForetraceError, match=r"\[(bad-value|out-of-range)\]"):
         read(text)
 
 
 @pytest.mark.parametrize("text", ["4:1000000000:x1.0000001", "1:1e9", "0:1:+1e-9", "1e-9:1:x1.001", "1:5:+0", "8:1"])
 def test_ranges_are_bounded(text: str) -> None:
-    with pytest.raises(ForetraceError):
+    with pytest.raises(ForetraceError, match=r"\[(too-large|out-of-range)\]"):
         read_axes([f"microbatches={text}"])
 
 
 def test_many_ranges_together_are_bounded() -> None:
-    with pytest.raises(ForetraceError):
+    with pytest.raises(ForetraceError, match="out-of-range"):
         read_numbers(",".join(["0-9999"] * 1000), "--ranks", "rank", "0-7")
