@@ -17,7 +17,7 @@ from foretrace.basics.numbers import MAX_REAL, MAX_WHOLE, NumberError, real_fiel
 MAX_NESTING: Final = 200
 """Levels of lists and objects in JSON; real files have fewer than 20."""
 
-_MAX_DIM_NESTING: Final = 8
+MAX_DIM_NESTING: Final = 8
 """Levels of lists in the sizes of tensors: a list of lists of tensors has 3."""
 
 _REQUIRED: Final = object()
@@ -160,8 +160,8 @@ class Record:
 
 def dims_of(values: Sequence[Any], name: str, where: str, *, least: int = 0, _level: int = 1) -> Dims:
     """Returns nested lists of sizes as tuples; raises an error where one is not a whole number or too deep."""
-    if _level > _MAX_DIM_NESTING:
-        raise InputError("too-deep", f"{name} is nested more than {_MAX_DIM_NESTING} deep", where=where)
+    if _level > MAX_DIM_NESTING:
+        raise InputError("too-deep", f"{name} is nested more than {MAX_DIM_NESTING} deep", where=where)
     sizes: list[Any] = []
     for value in values:
         if isinstance(value, list | tuple):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NoReturn, TypeVar
 
 from foretrace.basics.errors import InputError, quoted
-from foretrace.basics.numbers import NumberError
+from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.inputs.megatron_trace.format import values
 from foretrace.inputs.megatron_trace.format.fields import join_fields, split_fields, split_strings
 from foretrace.inputs.megatron_trace.format.records import SubOp, TraceOp
@@ -108,7 +108,7 @@ def parse_line(text: str, where: str = "trace", line: int = 0) -> TraceOp:
         _refuse(text.strip(_BLANKS), where)
     rank, op, body = match.groups()
     try:
-        number = values.whole(rank)
+        number = whole_number(rank)
     except NumberError as error:
         raise InputError(error.code, f"rank {quoted(rank)} {error}", where=where, hint=EXAMPLE) from None
     try:
@@ -156,14 +156,14 @@ def op_of(
         state = read.word("stage")
     if op == BUCKET_OP and "input__shape" not in text:
         # A bucket says its tensor in words of its own.
-        numel = read.get("bucket_numel", values.whole)
+        numel = read.get("bucket_numel", whole_number)
         shape, dtype = None if numel is None else (numel,), "grad_dtype"
     return TraceOp(
         rank,
         op,
         text,
-        read.get("stage_id", values.whole),
-        read.get("batch_id", values.whole),
+        read.get("stage_id", whole_number),
+        read.get("batch_id", whole_number),
         state,
         duration_ms,
         timestamp_ms,

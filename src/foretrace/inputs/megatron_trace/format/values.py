@@ -73,17 +73,12 @@ def duration(word: str) -> float:
     return real_number(word, most=MAX_DURATION_MS)
 
 
-def whole(word: str) -> int:
-    """Returns a whole number, 0 or more."""
-    return whole_number(word)
-
-
 def shape(word: str) -> tuple[int, ...]:
     """Returns the sizes of a tensor: `[4096, 1, 5120]`."""
     match = _SHAPE.fullmatch(word) if len(word) <= _MAX_SHAPE else None
     if match is None or word.startswith("t") != word.endswith(")"):
         raise ValueError("is not a shape such as [4096, 1, 5120]")
-    sizes = tuple(whole(size.strip()) for size in match[1].split(",") if size)
+    sizes = tuple(whole_number(size.strip()) for size in match[1].split(",") if size)
     if len(sizes) > _MAX_DIMENSIONS or math.prod(sizes) > MAX_WHOLE:
         raise NumberError("out-of-range", "is too large: no tensor has 2^63 elements")
     return sizes

@@ -92,8 +92,12 @@ def _other_average(row: TableRow) -> str:
 
 
 def _never_called(row: TableRow) -> str:
-    longest = max(row.cpu_total_s or 0.0, row.self_cpu_s or 0.0, row.device_total_s or 0.0, row.self_device_s or 0.0)
-    return f"takes {format_time(longest)} in 0 calls" if not row.calls and longest > 0 else ""
+    longest_s = _longest_s(row)
+    return f"takes {format_time(longest_s)} in 0 calls" if not row.calls and longest_s > 0 else ""
+
+
+def _longest_s(row: TableRow) -> float:
+    return max(row.cpu_total_s or 0.0, row.self_cpu_s or 0.0, row.device_total_s or 0.0, row.self_device_s or 0.0)
 
 
 def _large_share(row: TableRow) -> str:
@@ -108,10 +112,10 @@ def _fast(row: TableRow) -> str:
 
 
 def _short_calls(row: TableRow) -> str:
-    longest = max(row.cpu_total_s or 0.0, row.self_cpu_s or 0.0, row.device_total_s or 0.0, row.self_device_s or 0.0)
-    each_s = longest / row.calls if row.calls else MIN_CALL_S
+    longest_s = _longest_s(row)
+    each_s = longest_s / row.calls if row.calls else MIN_CALL_S
     short = 0 < each_s < MIN_CALL_S and row.calls * MIN_CALL_S > _ROUNDING_S
-    return f"takes {format_time(longest)} in {row.calls:,} calls, less than a clock can tell apart" if short else ""
+    return f"takes {format_time(longest_s)} in {row.calls:,} calls, less than a clock can tell apart" if short else ""
 
 
 _CHECKS: Final[tuple[tuple[str, Callable[[TableRow], str]], ...]] = (

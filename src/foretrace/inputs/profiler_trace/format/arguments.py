@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from foretrace.basics.limits import MAX_GPUS, check_limit
 from foretrace.basics.numbers import NumberError, whole_number
+from foretrace.basics.records import MAX_DIM_NESTING
 from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Dims, Inputs
 
 COLLECTIVE: Final = "Collective name"
@@ -39,8 +40,6 @@ _CALL_KEYS: Final = (
 _ELLIPSIS = "..."
 _WHOLE = re.compile(r"-?[0-9]+")
 _MIN_WHOLE = -(1 << 63)
-_MAX_LEVELS: Final = 8
-"""Levels of lists in the sizes of tensors: a list of lists of tensors has 3."""
 _MAX_TEXT: Final = 1 << 16
 """Characters of a recorded input; Kineto itself cuts lists off after a few dozen values."""
 _MAX_LISTED: Final = 32_000_000
@@ -103,7 +102,7 @@ def nested_sizes(value: Any, level: int = 1) -> Dims:
     """Returns lists of sizes as tuples, -1 for what is not a number; raises ValueError where they are too deep."""
     if not isinstance(value, list):
         return ()
-    if level > _MAX_LEVELS:
+    if level > MAX_DIM_NESTING:
         raise ValueError("nested too deep")
     return tuple(nested_sizes(size, level + 1) if isinstance(size, list) else whole(size) for size in value)
 
