@@ -6,11 +6,11 @@ launches, logs of nccl-tests and traces give collectives, and whole steps set a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -67,9 +67,6 @@ def make_calibration(
         cluster: The cluster that was measured: its GPU, and how many of them a node has.
         step_factor: Whether whole steps set a factor on all computation; None: if there are at least two of them.
     """
-    paths = _checked_paths(paths, output)
-    if not isinstance(cluster, Cluster | str | None) or not isinstance(gpu, str | None):
-        raise InputError("bad-value", "a cluster and a GPU are names", hint='cluster="h100-dgx", gpu="h100-sxm"')
     where = load_cluster(cluster) if isinstance(cluster, str) else cluster
     made = calibration_of_files(paths, output, gpu, where)
     calibration, notes = made.calibration, list(made.notes)
@@ -84,14 +81,6 @@ def make_calibration(
         raise InputError("nothing-to-do", "the files give nothing that a calibration can hold", where=str(paths[0]))
     write_calibration(calibration)
     return calibration, tuple(dict.fromkeys(notes))
-
-
-def _checked_paths(paths: Any, output: Any) -> list[str | Path]:
-    """Returns the paths; raises an error where they are not paths."""
-    listed = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str | bytes) else [paths]
-    if not all(isinstance(path, str | Path) for path in (*listed, output)):
-        raise InputError("bad-value", "the files are paths, and the output is one", hint='["step.json.gz"], "my.yaml"')
-    return listed
 
 
 @dataclass(slots=True)

@@ -125,8 +125,6 @@ class Machine:
             overlap_cost: Whether kernels run slower while a collective holds SMs and memory bandwidth.
         """
         _check_mode(network)
-        if not isinstance(cluster, Cluster | str | Path | None):
-            raise InputError("bad-value", f"a cluster is not a {type(cluster).__name__}", hint='a name: "h100-dgx"')
         self.cluster: Final = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
         self.placement: Final = placement
         self.prices: Final = prices if isinstance(prices, PriceSources) else PriceSources(prices)

@@ -18,6 +18,10 @@ from foretrace.engine.maxmin import Filling, fill
 NODE_ENDS, FLOW_BEGINS, FLOW_ARRIVES = 0, 1, 2
 
 
+ORDER, EVENTS, TOUCHED, STAMP, RESOURCES, WORK = range(6)
+"""Positions in `counters`."""
+
+
 class SharedState(NamedTuple):
     """The graph and its flows as the loop needs them (fixed), and the state of the run.
 
@@ -63,6 +67,7 @@ class SharedState(NamedTuple):
     flow_seen: Any
     component: Any
     counters: Any
+    """Order of the next event, events done, resources touched, stamp of the component, resources in it, work done."""
 
 
 def simulate(w: SharedState, waiting: Floats, max_work: int) -> Floats:
@@ -77,7 +82,7 @@ def simulate(w: SharedState, waiting: Floats, max_work: int) -> Floats:
     """
     heap = [(0.0, 0, -1, 0, 0)]  # time, tie-break by order of scheduling, kind, number, version
     heappop(heap)
-    if w.counters[5] == 0:
+    if w.counters[WORK] == 0:
         for unit in range(w.units):
             if w.waits[unit] == 0:
                 start_unit(w, heap, 0, unit, 0.0)
@@ -86,29 +91,29 @@ def simulate(w: SharedState, waiting: Floats, max_work: int) -> Floats:
                 if w.waits[unit] + w.waits_later[unit] == 0:
                     start_unit(w, heap, step, unit, 0.0)
     take_events(heap, waiting)
-    while len(heap) > 0 and heap[0][0] <= MAX_TIME_S and w.counters[5] < max_work:
+    while len(heap) > 0 and heap[0][0] <= MAX_TIME_S and w.counters[WORK] < max_work:
         now = heap[0][0]
         while len(heap) > 0 and heap[0][0] <= now:
             _, _, kind, number, version = heappop(heap)
-            w.counters[5] += 1
+            w.counters[WORK] += 1
             if kind == NODE_ENDS:
-                w.counters[1] += 1
+                w.counters[EVENTS] += 1
                 end_node(w, heap, number, now)
             elif kind == FLOW_BEGINS:
-                w.counters[1] += 1
+                w.counters[EVENTS] += 1
                 begin_flow(w, heap, number, now)
             elif w.version[number] == version:
-                w.counters[1] += 1
+                w.counters[EVENTS] += 1
                 arrive(w, heap, number, now)
-        if w.counters[2] > 0:
+        if w.counters[TOUCHED] > 0:
             refill(w, heap, now)
     return held_events(heap)
 
 
 def schedule(w: SharedState, heap: Any, time: float, kind: int, number: int, version: int) -> None:
     """Puts an event on the heap."""
-    w.counters[0] += 1
-    heappush(heap, (time, w.counters[0], kind, number, version))
+    w.counters[ORDER] += 1
+    heappush(heap, (time, w.counters[ORDER], kind, number, version))
 
 
 def start_unit(w: SharedState, heap: Any, step: int, unit: int, now: float) -> None:
@@ -153,8 +158,8 @@ def touch(w: SharedState, resource: int) -> None:
     """Notes a resource whose flows need new rates."""
     if w.is_touched[resource] == 0:
         w.is_touched[resource] = 1
-        w.touched[w.counters[2]] = resource
-        w.counters[2] += 1
+        w.touched[w.counters[TOUCHED]] = resource
+        w.counters[TOUCHED] += 1
 
 
 def begin_flow(w: SharedState, heap: Any, unit: int, now: float) -> None:
@@ -224,16 +229,16 @@ def leave(w: SharedState, use: int) -> None:
 
 def refill(w: SharedState, heap: Any, now: float) -> None:
     """New rates for all flows connected to a touched resource."""
-    w.counters[3] += 1
-    stamp = w.counters[3]
-    n_resources = w.counters[2]
+    w.counters[STAMP] += 1
+    stamp = w.counters[STAMP]
+    n_resources = w.counters[TOUCHED]
     for i in range(n_resources):
         w.seen[w.touched[i]] = stamp
         w.is_touched[w.touched[i]] = 0
-    w.counters[2] = 0
+    w.counters[TOUCHED] = 0
     n_flows = connect(w, stamp, n_resources)
-    w.counters[5] += n_flows
-    fill(w.filling, w.component, n_flows, w.touched, w.counters[4])
+    w.counters[WORK] += n_flows
+    fill(w.filling, w.component, n_flows, w.touched, w.counters[RESOURCES])
     for i in range(n_flows):
         unit = w.component[i]
         rate = w.filling.rate[unit]
@@ -266,5 +271,5 @@ def connect(w: SharedState, stamp: int, n_resources: int) -> int:
                         w.touched[n_resources] = beyond
                         n_resources += 1
             use = w.ahead[use]
-    w.counters[4] = n_resources
+    w.counters[RESOURCES] = n_resources
     return n_flows

@@ -13,7 +13,7 @@ from foretrace.engine.jit import Room
 from foretrace.engine.maxmin import Filling
 from foretrace.engine.order import find_order, sort_by
 from foretrace.engine.shared_flows import Flows, SharedDraws, make_flows
-from foretrace.engine.shared_loop import SharedState, simulate
+from foretrace.engine.shared_loop import EVENTS, SharedState, simulate
 from foretrace.engine.steady import Settled
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
@@ -85,7 +85,7 @@ class SharedRun:
         world = make_world(self.graph, flows, durations, steps, self.fast)
         loop = jit.compiled(simulate) if self.fast else simulate
         ended = run_in_parts(lambda waiting, work: loop(world, waiting, work), "running the job")
-        self.events += int(world.counters[1])
+        self.events += int(world.counters[EVENTS])
         start = np.array(world.start).reshape(steps, self.graph.units)[:, self.graph.unit]
         end = np.array(world.end).reshape(steps, len(self.graph))
         if not ended:

@@ -49,8 +49,6 @@ class ProgramBuilder:
         tokens_per_step: float | None = None,
         diagnostics: Iterable[Diagnostic] = (),
     ) -> None:
-        if mesh is not None and not isinstance(mesh, Mesh):
-            raise InputError("bad-value", "a program is of a mesh", hint="for example ProgramBuilder(Mesh(dp=2))")
         self.mesh = mesh or Mesh()
         self.title = title
         self.repeats = repeats

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import foretrace
 from foretrace.basics.errors import InputError
-from foretrace.calibrate.calibrate import calibration_of_files, make_calibration
+from foretrace.calibrate.calibrate import calibration_of_files
 from foretrace.calibrate.fit import family_fits, family_name
 from foretrace.calibrate.inputs import input_kind
 from foretrace.cost.kernels.corrections import family
@@ -74,11 +75,11 @@ class TestKinds:
     @pytest.mark.parametrize("paths", [8, [8], b"x", [[1]], None, np.zeros(3)])
     def test_paths_that_are_none(self, tmp_path: Path, paths: Any) -> None:
         with pytest.raises(InputError, match="bad-value"):
-            make_calibration(paths, tmp_path / "my.yaml", gpu="h200-sxm")
+            foretrace.make_calibration(paths, tmp_path / "my.yaml", gpu="h200-sxm")
         with pytest.raises(InputError, match="bad-value"):
-            make_calibration(["a"], paths, gpu="h200-sxm")
+            foretrace.make_calibration(["a"], paths, gpu="h200-sxm")
         with pytest.raises(InputError, match="bad-value"):
-            make_calibration([profile_file(tmp_path)], tmp_path / "my.yaml", cluster=[paths])  # type: ignore[arg-type]
+            foretrace.make_calibration([profile_file(tmp_path)], tmp_path / "my.yaml", cluster=[paths])  # type: ignore[arg-type]
 
 
 class TestMaking:

@@ -178,9 +178,6 @@ def ask_network(
     way: str | None = None,
 ) -> CollectiveQuestion:
     """Checks a question about a collective; the arguments are those of `network`."""
-    if not isinstance(collective, str) or not isinstance(way, str | None) or not isinstance(machine, Machine):
-        problem = "a question about a network is the name of a collective, and a machine"
-        raise InputError("bad-value", problem, hint='network("all-reduce", "1MiB", Machine("h100-dgx"))')
     groups = _checked_count("groups", groups)
     ranks_per_node = None if ranks_per_node is None else _checked_count("ranks_per_node", ranks_per_node)
     called = read_collective(collective, way)
