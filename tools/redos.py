@@ -34,7 +34,9 @@ _SIZES = (16, 20, 24, 28, 32, 48, 64, *(1 << power for power in range(7, 17)))
 _MAX_PARTS = 24
 _MISMATCHES = ("", "\0", "\n", " !")
 
-BOUNDED: dict[str, str] = {}
+BOUNDED: dict[str, str] = {
+    "foretrace.inputs.profiler_trace.job.axes:_DESCRIPTIONS": "run on 200 characters",
+}
 """Patterns that are never run on long text, with the reason."""
 
 

@@ -12,6 +12,9 @@ from foretrace.program.columns import Collective
 
 AXES: Final = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "shard", "replicate", "embd")
 
+_MAX_DESCRIPTION: Final = 200
+"""Characters of a description that are searched, in cubic time; Megatron-core's have up to 60."""
+
 _DESCRIPTIONS: Final = tuple(
     (re.compile(pattern), axes)
     for pattern, axes in (
@@ -63,7 +66,7 @@ def axes_of(
     own = (named or {}).get(group.name)
     if own is not None:
         return own
-    words = group.description.lower().replace(" ", "_").replace("-", "_")
+    words = group.description[:_MAX_DESCRIPTION].lower().replace(" ", "_").replace("-", "_")
     for pattern, axes in _DESCRIPTIONS:
         if words not in ("", "undefined", "default_pg") and pattern.search(words):
             return axes
