@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from foretrace.basics import outputs
+from foretrace.basics.processes import Terminated, raise_on_signals
 from foretrace.cli.main import run
 from output_jobs import JOBS, words_of, write_inputs
 
@@ -36,25 +37,6 @@ SLOW_S = 0.003
 
 OLD = b"old content\n" * 500
 Contents = dict[Path, bytes]
-
-
-class Terminated(BaseException):
-    """Stands for SIGTERM where the command line does not raise an exception for it itself."""
-
-
-def _raise(_number: int, _frame: object) -> None:
-    raise Terminated
-
-
-def install_handlers() -> None:
-    """Handles signals as the command line does."""
-    try:
-        from foretrace.basics.processes import raise_on_signals
-    except ImportError:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _raise)
-    else:
-        raise_on_signals()
 
 
 def slowed_down(notify: Callable[[], None]) -> None:
@@ -88,7 +70,7 @@ def start(words: list[str], folder: Path, *, slow: bool) -> tuple[int, int]:
         return child, reading
     code: object = 1
     try:
-        install_handlers()
+        raise_on_signals()
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)
@@ -101,8 +83,8 @@ def start(words: list[str], folder: Path, *, slow: bool) -> tuple[int, int]:
         code = error.code
     except KeyboardInterrupt:
         code = 130
-    except Terminated:
-        code = 143
+    except Terminated as error:
+        code = error.exit_code
     finally:
         os._exit(code if isinstance(code, int) else 0)
     raise AssertionError

@@ -13,7 +13,7 @@ from foretrace.basics.errors import Diagnostic, UsageError, did_you_mean, quoted
 from foretrace.basics.numbers import NumberError, real_number
 
 _WHOLE: Final = re.compile("[+-]?[0-9]+")
-_REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_REAL: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """Numbers that C++ reads as they are meant."""
 _MAX_COUNT: Final = (1 << 31) - 1
 
