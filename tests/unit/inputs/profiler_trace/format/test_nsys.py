@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +181,7 @@ def test_a_users_range_stays_one() -> None:
 
 def test_a_name_that_is_not_utf8_does_not_make_an_export_unreadable(tmp_path: Path) -> None:
     path = write_export(tmp_path / "step.sqlite", one_step())
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE StringIds SET value = CAST(x'ff41' AS TEXT) WHERE id = 1")
     trace = read_nsys(path)
     assert "\ufffdA" in trace.strings
@@ -190,7 +191,7 @@ def test_a_name_that_is_not_utf8_does_not_make_an_export_unreadable(tmp_path: Pa
 def test_times_before_the_session_are_left_out(tmp_path: Path) -> None:
     path = write_export(tmp_path / "step.sqlite", one_step())
     whole = read_nsys(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET start = -5")
     trace = read_nsys(path)
     assert len(trace.events) < len(whole.events) and (trace.events.duration_s >= 0).all()
