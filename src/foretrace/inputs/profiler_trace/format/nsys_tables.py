@@ -10,7 +10,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 import numpy as np
@@ -107,16 +107,14 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
     file = input_file(path)
     _check_head(file)
     try:
-        connection = sqlite3.connect(f"{file.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
         seconds = _MIN_SECONDS + file.path.stat().st_size / _BYTES_PER_S
         deadline = Deadline(seconds, "reading the export", str(path))
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
-        connection.set_progress_handler(lambda: deadline.is_over, _STEPS_BETWEEN_CHECKS)
-        connection.execute("PRAGMA trusted_schema = OFF")  # functions of a schema are not run
-        try:
+        address = f"{file.path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S)) as connection:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+            connection.set_progress_handler(lambda: deadline.is_over, _STEPS_BETWEEN_CHECKS)
+            connection.execute("PRAGMA trusted_schema = OFF")  # functions of a schema are not run
             yield NsysTables(connection, str(path))
-        finally:
-            connection.close()
     except sqlite3.OperationalError as error:
         if "interrupted" in str(error):
             deadline.check()
