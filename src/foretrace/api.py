@@ -85,7 +85,7 @@ def model(name: Model | str | Path, plan: Plan) -> Input:
 
 def simulate(
     job: Job,
-    machine: Machine | Cluster | str | None = None,
+    machine: Machine | Cluster | str | Path | None = None,
     scenario: Scenario | None = None,
     *,
     executor: Executor = "auto",
@@ -165,7 +165,7 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
 
 def plan(
     name: Model | str | Path,
-    machine: Machine | Cluster | str,
+    machine: Machine | Cluster | str | Path,
     request: PlanRequest,
     *,
     framework: str | None = None,

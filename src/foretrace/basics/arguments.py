@@ -1,9 +1,9 @@
 """Checks the arguments of public functions and the fields of public classes against their annotations.
 
 Python does not look at annotations, and a wrong type is then an AttributeError somewhere below. `checked` makes a
-function refuse it with an `InputError` that names the argument, and `check_fields` a dataclass. Methods, which may be
-called a million times, are checked only after they have failed (`checked_methods`). Ranges are checked where values
-are used.
+function refuse it with an `InputError` that names the argument, `checked_calls` the methods of a class, and
+`check_fields` a dataclass. Methods that may be called a million times are checked only after they have failed
+(`checked_methods`). Ranges are checked where values are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Callable as CallableType
 from dataclasses import fields
 from importlib import import_module
@@ -22,6 +22,8 @@ from io import IOBase
 from itertools import islice
 from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+import numpy as np
 
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
 
@@ -55,11 +57,21 @@ def checked_methods(kind: Kind) -> Kind:
 
     A method that fails raises an `InputError` where an argument is wrong, and its own error otherwise.
     """
+    return _with_methods(kind, _reporting)
+
+
+def checked_calls(kind: Kind) -> Kind:
+    """Makes the public methods of a class refuse arguments of other types than their annotations state."""
+    return _with_methods(kind, checked)
+
+
+def _with_methods(kind: Kind, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Kind:
+    """Returns a class with its public methods wrapped."""
     for name, attribute in list(vars(kind).items()):
         if not name.startswith("_") and inspect.isfunction(attribute):
-            setattr(kind, name, _reporting(attribute))
+            setattr(kind, name, wrapped(attribute))
         elif not name.startswith("_") and isinstance(attribute, classmethod):
-            setattr(kind, name, classmethod(_reporting(attribute.__func__)))
+            setattr(kind, name, classmethod(wrapped(attribute.__func__)))
     return kind
 
 
@@ -181,7 +193,9 @@ def _matcher(kind: Any) -> Matcher:
         return lambda value: any(matches(value) for matches in parts)
     if origin is Literal:
         return lambda value: isinstance(value, str | int) and value in arguments
-    if isinstance(origin, type) and issubclass(origin, tuple | list | set | frozenset | Sequence):
+    if origin is Collection or (
+        isinstance(origin, type) and issubclass(origin, tuple | list | set | frozenset | Sequence)
+    ):
         return _items_matcher(origin, arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         matches_key, matches_item = map(_matcher, arguments)
@@ -189,11 +203,13 @@ def _matcher(kind: Any) -> Matcher:
             isinstance(value, origin)
             and all(matches_key(key) and matches_item(item) for key, item in islice(value.items(), _MAX_ITEMS))
         )
+    if origin is np.ndarray:
+        return _array_matcher(arguments[-1])
     if origin is CallableType:
         return callable
+    if origin is Iterable:
+        return _iterable_matcher(_matcher(arguments[0]))
     plain = origin or kind
-    if plain is Iterable:
-        return lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes | IOBase)
     if plain is Any or plain is object:
         return _anything
     if plain is None or plain is type(None):
@@ -227,6 +243,25 @@ def _items_matcher(origin: Any, arguments: tuple[Any, ...]) -> Matcher:
         and not isinstance(value, str | bytes)
         and all(map(matches_item, islice(value, _MAX_ITEMS)))
     )
+
+
+def _iterable_matcher(item: Matcher) -> Matcher:
+    """Returns a matcher of iterables; those that can be gone through only once are for those who do."""
+
+    def matches(value: Any) -> bool:
+        if isinstance(value, str | bytes | IOBase) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+            return False
+        return isinstance(value, Iterator) or all(map(item, islice(value, _MAX_ITEMS)))
+
+    return matches
+
+
+def _array_matcher(dtype: Any) -> Matcher:
+    """Returns a matcher of arrays whose numbers have the kind that an annotation such as `NDArray[np.int32]` states."""
+    scalar = get_args(dtype)[0] if get_args(dtype) else None
+    is_number = isinstance(scalar, type) and issubclass(scalar, np.number)
+    kinds = {"i": "iu", "u": "iu", "f": "iuf"}.get(np.dtype(scalar).kind) if is_number else None
+    return lambda value: isinstance(value, np.ndarray) and (kinds is None or value.dtype.kind in kinds)
 
 
 def _is_finite(value: Any) -> bool:

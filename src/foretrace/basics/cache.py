@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock
+from threading import RLock
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -19,7 +19,7 @@ class SizedCache(Generic[Key, Value]):
         self._size_of = size_of
         self._kept: OrderedDict[Key, Value] = OrderedDict()
         self._size = 0
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may ask for a value while its own thread holds the lock
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
         """Returns the value of a key, which is made if it is not kept."""
@@ -28,11 +28,13 @@ class SizedCache(Generic[Key, Value]):
                 self._kept.move_to_end(key)
                 return self._kept[key]
         value = make()
+        size = self._size_of(value)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = value
-                self._size += self._size_of(value)
+                self._size += size
+            value = self._kept[key]
             while self._size > self.max_size and len(self._kept) > 1:
                 _, oldest = self._kept.popitem(last=False)
                 self._size -= self._size_of(oldest)
-            return self._kept[key]
+            return value

@@ -20,6 +20,7 @@ import numpy as np
 from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Ints
 from foretrace.basics.errors import InputError, did_you_mean, shortened, shown_value
+from foretrace.basics.numbers import python_number
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 """Megatron-core's default, fastest axis first."""
@@ -76,7 +77,7 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for name in ("tp", "cp", "dp", "pp", "ep", "etp", "shard"):
-            _check_size(name, getattr(self, name))
+            object.__setattr__(self, name, _axis_size(name, getattr(self, name)))
         _check_order(self.order)
         if self.world > _MAX_WORLD:
             raise InputError("too-large", f"mesh {self} has {self.world} ranks; at most {_MAX_WORLD} are possible")
@@ -342,11 +343,15 @@ def _axis(name: str) -> Axis:
     return axis
 
 
-def _check_size(name: str, size: int | None) -> None:
+def _axis_size(name: str, size: int | None) -> int | None:
+    """Returns the size of an axis, a whole number of Python's."""
+    size = python_number(size)
     if size is None and name in ("etp", "shard"):
-        return
+        return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError("bad-mesh", f"{name}={size} is not an axis size", hint="expected a whole number of at least 1")
+        problem = f"{name}={shown_value(size)} is not an axis size"
+        raise InputError("bad-mesh", problem, hint="expected a whole number of at least 1")
+    return size
 
 
 def _check_divides(name: str, size: int, whole: int, shown: str) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final, NamedTuple
+from numbers import Real
+from typing import Any, Final, NamedTuple
 
 from foretrace.basics.errors import InputError, shown, shown_value
 
@@ -20,6 +21,7 @@ MAX_REAL: Final = 1e30
 """The largest other number: no rate, time or count of a training run comes near it."""
 
 _TEXT: Final = (str, bytes)
+_PLAIN_TYPES: Final = frozenset((int, float, bool, str, type(None)))
 _MAX_CHARACTERS: Final = 400
 _NUMBER: Final = re.compile(
     r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -35,6 +37,15 @@ class NumberError(ValueError):
         super().__init__(problem)
         self.code = code
         self.problem = problem
+
+
+def python_number(value: Any) -> Any:
+    """Returns a number or flag of NumPy as Python's own, also within a list or tuple; any other value as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(python_number, value)) if type(value) in (list, tuple) else value
+    if type(value) in _PLAIN_TYPES or getattr(value, "ndim", None) != 0:
+        return value
+    return value.item() if isinstance(value, Real) or type(value).__name__ == "bool" else value
 
 
 def whole_number(value: object, *, least: int = 0, most: int = MAX_WHOLE) -> int:

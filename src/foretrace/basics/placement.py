@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrace.basics.arguments import check_fields, checked_methods
+from foretrace.basics.arguments import check_fields, checked, checked_methods
 from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, did_you_mean
@@ -47,6 +48,13 @@ class Placement:
     """Host names where a file gave them, by host number."""
 
     def __post_init__(self) -> None:
+        for field in ("host", "slot"):
+            given = getattr(self, field)
+            if isinstance(given, list | tuple):
+                with suppress(ValueError):  # lists of different lengths, which the check of fields refuses
+                    object.__setattr__(self, field, np.array(given))
+            if isinstance(given, np.ndarray) and given.dtype.kind not in "iu":
+                raise _unmeant(field)
         check_fields(self)
         if self.host.ndim != 1 or self.host.shape != self.slot.shape:
             shapes = f"{self.host.shape} and {self.slot.shape}"
@@ -55,9 +63,8 @@ class Placement:
             )
         for field in ("host", "slot"):
             given = getattr(self, field)
-            if given.dtype.kind not in "iu" or (len(given) and not 0 <= int(given.min()) <= int(given.max()) < _LIMIT):
-                hint = "expected whole numbers, 0 or more"
-                raise InputError("bad-placement", f"a {field} cannot be meant", where="Placement", hint=hint)
+            if len(given) and not 0 <= int(given.min()) <= int(given.max()) < _LIMIT:
+                raise _unmeant(field)
             array = np.array(given, dtype=np.int32)
             array.setflags(write=False)
             object.__setattr__(self, field, array)
@@ -65,6 +72,7 @@ class Placement:
             raise InputError("bad-placement", "there are no ranks", where="Placement", hint="place one at least")
 
     @classmethod
+    @checked
     def packed(cls, world: int, gpus_per_host: int, host_numbers: Longs | None = None) -> Placement:
         """Ranks in order, each host filled before the next.
 
@@ -73,6 +81,8 @@ class Placement:
             gpus_per_host: Ranks that fill a host.
             host_numbers: The number of each host in turn, where some hosts stay idle; None counts from 0.
         """
+        if host_numbers is not None and host_numbers.ndim != 1:
+            raise InputError("bad-placement", "host numbers are not a list of whole numbers", where="Placement.packed")
         if world < 1 or gpus_per_host < 1:
             raise InputError(
                 "out-of-range",
@@ -80,6 +90,10 @@ class Placement:
                 hint="both must be at least 1",
             )
         check_gpus(max(world, gpus_per_host), "placement")
+        hosts = -(-world // gpus_per_host)
+        if host_numbers is not None and len(host_numbers) < hosts:
+            problem = f"{len(host_numbers)} host numbers are given for {hosts} hosts"
+            raise InputError("bad-placement", problem, where="Placement.packed", hint="name each host")
         host, slot = np.divmod(np.arange(world, dtype=np.int32), np.int32(gpus_per_host))
         return cls(host if host_numbers is None else host_numbers[host].astype(np.int32), slot)
 
@@ -105,6 +119,11 @@ class Placement:
     def ranks_per_host(self) -> Longs:
         """Number of ranks on every host, [hosts], 0 on idle ones."""
         return np.bincount(self.host)
+
+
+def _unmeant(field: str) -> InputError:
+    hint = "expected whole numbers, 0 or more"
+    return InputError("bad-placement", f"a {field} cannot be meant", where="Placement", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from foretrace.basics.arguments import checked_methods
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean, located
 from foretrace.basics.files import GivenPath, InputFile
+from foretrace.basics.numbers import python_number
 
 if TYPE_CHECKING:
     from foretrace.basics.mesh import Mesh
@@ -153,7 +154,7 @@ class Input(ABC):
             if name not in known:
                 raise self.refuse_option(name)
         changed = copy(self)
-        changed.options = replace(self.options, **changes)
+        changed.options = replace(self.options, **{name: python_number(value) for name, value in changes.items()})
         changed._program = None
         return changed
 

@@ -100,7 +100,9 @@ def check_parts(layers: tuple[int, ...], pieces: int, where: str | None = None) 
 
 def read_overlap(value: object) -> frozenset[Overlap]:
     """Returns what overlaps, given as text or as words."""
-    words = value if isinstance(value, str) else ",".join(map(str, value))  # type: ignore[call-overload]
+    if not isinstance(value, str | list | tuple | set | frozenset):
+        raise InputError("bad-value", f"overlap is {shown_value(value)}", hint='expected words such as "grad,param"')
+    words = value if isinstance(value, str) else ",".join(map(str, value))
     return parse_overlap(words, where="overlap")
 
 
@@ -114,6 +116,14 @@ def check_schedule(value: object) -> None:
     """Raises an error unless a value is None or text."""
     if not isinstance(value, str | None):
         raise InputError("bad-value", f"schedule is {shown_value(value)}", hint='expected a name such as "zb-h1"')
+
+
+def check_word(name: str, value: object, known: Sequence[str]) -> None:
+    """Raises an error unless a value is one of the known words."""
+    if not isinstance(value, str) or value not in known:
+        near = did_you_mean(value, known) if isinstance(value, str) else ""
+        problem = f"{name} is {shown_value(value)}{near}"
+        raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
 
 
 def check_factor(name: str, value: object, least: float, most: float, hint: str) -> None:

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from foretrace.basics.arguments import checked_methods
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, shown_value
 from foretrace.program.columns import UNPRICED, Category, Collective, Kind, LaneKind, Phase, label, word
 from foretrace.program.program import Communicator, Lane, Resource, Source
 
@@ -15,8 +15,11 @@ AS_WRITTEN = "as written in the program"
 
 Bytes = Mapping[str, int]
 
-_REALS = frozenset((float, int))
+_REALS = frozenset((float,))
 _LIMIT = 1 << 63
+_MAX_REAL = 1 << 1000
+_LIMITS = {"layer": 1 << 31, "chunk": 1 << 15, "communicator": 1 << 31, "position": 1 << 31}
+"""Whole numbers that a program keeps in fewer than 64 bits."""
 
 
 class OpRef(NamedTuple):
@@ -65,12 +68,17 @@ class Tables:
         # Its groups may be many, and hashing them for every op slow.
         same, number = self._communicators_seen.get(id(communicator), (None, -1))
         if same is not communicator:
+            if not isinstance(communicator, Communicator):
+                hint = 'for example build.communicator("tp")'
+                raise InputError("bad-value", f"communicator is {shown_value(communicator)}", hint=hint)
             number = self.communicators.setdefault(communicator, len(self.communicators))
             self._communicators_seen[id(communicator)] = communicator, number
         return number
 
     def source(self, source: Source) -> int:
         """The number of a source of prices."""
+        if not isinstance(source, Source):
+            raise InputError("bad-value", f"source is {shown_value(source)}", hint="expected a Source")
         return self.sources.setdefault(source, len(self.sources))
 
     def resource(self, name: str) -> int:
@@ -101,6 +109,9 @@ class BlockBuilder:
 
     def port(self, name: str, op: OpRef) -> None:
         """Names an op, so that instances can be tied to it: `instance["out"]`."""
+        if not isinstance(op, OpRef) or op.block != self.number:
+            problem = f'port "{name}" of block "{self.name}" is {shown_value(op)}'
+            raise InputError("invalid-program", problem, hint="expected an op of the same block")
         self.ports[name] = op.op
 
     def port_op(self, name: str) -> int:
@@ -213,26 +224,45 @@ class BlockBuilder:
     ) -> OpRef:
         """Appends an op. `alloc` and `free` are bytes by category at its start and end; `draws` is what it takes from
         resources in all, the first being the measure by which it shares; `holds` what it keeps while it runs."""
+        # Everything is looked at before anything is kept: a block is as it was where an op is refused.
         tables, op = self.tables, len(self.rows)
         if not _REALS.issuperset(map(type, (duration_s, latency_s, flops, moved_bytes))):
             self._check_numbers(
                 name, False, duration_s=duration_s, latency_s=latency_s, flops=flops, moved_bytes=moved_bytes
             )
         if not (
-            type(bytes) is type(layer) is type(chunk) is int
+            type(bytes) is type(layer) is type(chunk) is type(communicator) is int
             and 0 <= bytes < _LIMIT
-            and max(abs(layer), abs(chunk)) < _LIMIT
+            and -1 <= layer < _LIMITS["layer"]
+            and 0 <= chunk < _LIMITS["chunk"]
+            and communicator < _LIMITS["communicator"]
         ):
-            self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk)
+            self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk, communicator=communicator)
         allocated, given = alloc or {}, free or {}
         for sizes in (allocated, given):
             if sizes:
                 self._check_numbers(name, True, **sizes)
         if sends and not all(type(size) is int and 0 <= size < _LIMIT for size in sends.values()):
             self._check_numbers(name, True, **{f"sends[{to}]": size for to, size in sends.items()})
+        if sends and not all(type(to) is int and 0 <= to < _LIMITS["position"] for to in sends):
+            for to in sends:
+                self._check_numbers(name, True, position=to)
+        deps = [self._dependency(op, ref) for ref in refs_of(after)] if after else []
+        memory = [
+            (op, word(Category, category), allocated.get(category, 0), given.get(category, 0))
+            for category in dict.fromkeys([*allocated, *given])
+        ]
+        amounts, held = draws or {}, holds or {}
+        for each in (amounts, held):
+            if each:
+                self._check_numbers(name, False, **each)
+        drawn = [
+            (op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0))
+            for resource in dict.fromkeys([*amounts, *held])
+        ]
         self.rows.append(
             {
-                "kind": kind,
+                "kind": word(Kind, kind),
                 "lane": tables.lane(lane, lane_kind or _LANE_KINDS[kind]),
                 "name": tables.string(name),
                 "phase": word(Phase, phase),
@@ -243,7 +273,7 @@ class BlockBuilder:
                 "flops": flops,
                 "moved_bytes": moved_bytes,
                 "kernel": -1 if kernel is None else tables.string(kernel),
-                "collective": collective,
+                "collective": word(Collective, collective),
                 "communicator": communicator,
                 "bytes": bytes,
                 "dtype": -1 if dtype is None else tables.string(dtype),
@@ -251,18 +281,11 @@ class BlockBuilder:
                 "enabled": 1,
             }
         )
-        for ref in refs_of(after) if after else ():
-            self._depend(op, ref)
-        if allocated or given:
-            for category in dict.fromkeys([*allocated, *given]):
-                number = word(Category, category)
-                self.memory.append((op, number, allocated.get(category, 0), given.get(category, 0)))
+        self.deps += deps
+        self.memory += memory
         if sends:
             self.sends.extend((op, to, size) for to, size in sends.items())
-        if draws or holds:
-            amounts, held = draws or {}, holds or {}
-            for resource in dict.fromkeys([*amounts, *held]):
-                self.draws.append((op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0)))
+        self.draws += drawn
         return OpRef(self.number, op)
 
     def repeat(self, other: BlockBuilder, ops: range, layer: int) -> int:
@@ -280,27 +303,32 @@ class BlockBuilder:
         return first
 
     def _check_numbers(self, name: str, whole: bool, **values: Any) -> None:
-        """Names the op whose number is none, or is not whole or too large where it must be."""
+        """Names the op whose number is none, or is not whole where it must be, or too large."""
         for field, value in values.items():
-            fits = isinstance(value, Integral) and abs(int(value)) < _LIMIT if whole else isinstance(value, Real)
+            if whole:
+                fits = isinstance(value, Integral) and abs(int(value)) < _LIMITS.get(field, _LIMIT)
+            else:  # nan and infinities are for the check of the program
+                fits = isinstance(value, Real) and not (isinstance(value, int) and abs(value) >= _MAX_REAL)
             if isinstance(value, bool) or not fits:
                 expected = "a whole number of bytes or the like" if whole else "a number in SI units"
                 raise InputError(
-                    "bad-value", f'block "{self.name}", op "{name}": {field} is {value!r}', hint=f"expected {expected}"
+                    "bad-value",
+                    f'block "{self.name}", op "{name}": {field} is {shown_value(value)}',
+                    hint=f"expected {expected}",
                 )
-            if whole and field not in ("layer", "chunk") and value < 0:
+            if whole and field not in ("layer", "chunk", "communicator") and value < 0:
                 raise InputError(
                     "out-of-range", f'block "{self.name}", op "{name}": {field} is {value:,}; sizes are not negative'
                 )
 
-    def _depend(self, op: int, ref: OpRef | PlacedOp) -> None:
+    def _dependency(self, op: int, ref: OpRef | PlacedOp) -> tuple[int, int]:
         if not isinstance(ref, OpRef) or ref.block != self.number or not isinstance(ref.op, int):
             raise InputError(
                 "invalid-program",
                 f'op {op} of block "{self.name}" waits for an op of another block',
                 hint="tie blocks together where they are placed: role.place(block, after={port: op})",
             )
-        self.deps.append((ref.op, op))
+        return ref.op, op
 
 
 _LANE_KINDS: dict[Kind, LaneKind] = {
@@ -315,4 +343,7 @@ def refs_of(after: After) -> Sequence[OpRef | PlacedOp]:
     """Returns the ops that `after` names, as a sequence."""
     if after is None:
         return ()
-    return (after,) if isinstance(after, (PlacedOp, OpRef)) else after
+    refs = (after,) if isinstance(after, (PlacedOp, OpRef)) else after
+    if not isinstance(refs, Sequence) or isinstance(refs, str | bytes):
+        raise InputError("bad-value", f"after is {shown_value(after)}", hint="expected an op, or a list of ops")
+    return refs

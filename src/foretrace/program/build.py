@@ -99,7 +99,7 @@ class ProgramBuilder:
         """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it.
         `capacities` gives each instance its own."""
         instances = None if shared_by is None else _sets_of_ranks(shared_by, f'resource "{name}"')
-        own = None if capacities is None else tuple(float(capacity) for capacity in capacities)
+        own = None if capacities is None else _capacities(capacities, name)
         resource = Resource(name, capacity_per_s, instances, own)
         if self._tables.resources.setdefault(name, resource) != resource:
             raise InputError("duplicate-name", f'resource "{name}" is declared twice, differently')
@@ -134,6 +134,14 @@ class ProgramBuilder:
 
 def _sets_of_ranks(sets: Iterable[Iterable[int]], owner: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, rank_numbers(ranks, owner))) for ranks in sets)
+
+
+def _capacities(capacities: Iterable[float], resource: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, capacities))
+    except (TypeError, ValueError, OverflowError):
+        hint = "capacities are numbers, one for each instance"
+        raise InputError("bad-value", f'resource "{resource}": a capacity is not a number', hint=hint) from None
 
 
 def _role_of(mesh: Mesh, roles: Sequence[RoleBuilder]) -> Ints:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from foretrace.basics.arguments import checked_methods
+from foretrace.basics.arguments import checked, checked_methods
 from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.errors import InputError, shown_value
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, Tables, refs_of
@@ -30,8 +30,18 @@ class BlockInstance:
     block: BlockBuilder
 
     def __getitem__(self, op: str | int | OpRef) -> PlacedOp:
-        number = self.block.port_op(op) if isinstance(op, str) else op.op if isinstance(op, OpRef) else op
-        return PlacedOp(self.role, self.number, number)
+        return PlacedOp(self.role, self.number, block_op(self.block, op))
+
+
+def block_op(block: BlockBuilder, op: str | int | OpRef) -> int:
+    """Returns the number of an op that a port, a number or the op itself names."""
+    number = block.port_op(op) if isinstance(op, str) else op.op if isinstance(op, OpRef) else op
+    if type(number) is not int and (isinstance(number, bool) or not isinstance(number, Integral)):
+        problem = f'block "{block.name}" has no op {shown_value(number)}'
+        raise InputError("bad-value", problem, hint="name a port, or an op by its number")
+    if abs(number) >= _LIMIT:
+        raise InputError("out-of-range", f'block "{block.name}" has no op {shown_value(int(number))}')
+    return int(number)
 
 
 Override = Mapping[str | int | OpRef, Mapping[str, Any]]
@@ -77,27 +87,44 @@ class RoleBuilder:
     ) -> BlockInstance:
         """Runs a block. `after` holds back its port `in` (or its first op), or the ports and ops it names;
         `override` gives single ops other values in any column: `{"bucket": {"enabled": 0}}`."""
-        self._inline = None
-        instance = self._append(block, microbatch)
+        # Everything is looked at before anything is kept: a role is as it was where a block is refused.
+        waits: Sequence[tuple[int, Sequence[OpRef | PlacedOp]]] = ()
         if after:
             # A tuple or list is known at once; asking whether something is a Mapping takes a while.
             if not isinstance(after, tuple | list) and isinstance(after, Mapping):
-                for target, refs in after.items():
-                    if refs:
-                        self._link(instance.number, instance[target].op, refs_of(refs), 0)
+                waits = [(block_op(block, target), self._own(refs_of(refs))) for target, refs in after.items() if refs]
             else:
-                self._link(instance.number, block.port_op("in"), refs_of(after), 0)
-        for changed, values in (override or {}).items():
-            op = instance[changed].op
+                waits = ((block.port_op("in"), self._own(refs_of(after))),)
+        overrides = self._overrides(block, override) if override else ()
+        self._inline = None
+        instance = self._append(block, microbatch)
+        for op, refs in waits:
+            self._link(instance.number, op, refs, 0)
+        for op, column, number in overrides:
+            self.overrides.append((instance.number, op, column, number))
+        return instance
+
+    def _overrides(self, block: BlockBuilder, override: Override) -> list[tuple[int, str, float]]:
+        """Returns the op, the column and the number of every value that replaces one."""
+        numbers = []
+        for changed, values in override.items():
+            op = block_op(block, changed)
             for column, value in values.items():
                 if column not in COLUMNS:
                     raise InputError(
                         "unknown-field", f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}"
                     )
                 number = word(Phase, value) if column == "phase" else value
-                self.overrides.append((instance.number, op, column, float(number)))
-        return instance
+                try:
+                    if isinstance(number, str) or (isinstance(number, bool) and column != "enabled"):
+                        raise ValueError
+                    numbers.append((op, column, float(number)))
+                except (TypeError, ValueError, OverflowError):
+                    problem = f'role "{self.name}", block "{block.name}": {column} is {shown_value(value)}'
+                    raise InputError("bad-value", problem, hint="an override is a number") from None
+        return numbers
 
+    @checked
     def place_all(self, blocks: Longs, microbatches: Ints, waits: Longs) -> int:
         """Runs blocks one after the other, and returns the number of the first instance: a fast `place` for many.
 
@@ -143,10 +170,15 @@ class RoleBuilder:
         return self._once(lambda block, **more: block.exchange(name, communicator, duration_s, **more), facts)
 
     def _link(self, instance: int, op: int, after: Sequence[OpRef | PlacedOp], steps: int) -> None:
-        for ref in after:
+        for ref in self._own(after):
+            self.links.extend((ref.instance, ref.op, instance, op, steps))
+
+    def _own(self, refs: Sequence[OpRef | PlacedOp]) -> Sequence[PlacedOp]:
+        """Returns ops that this role has placed, or raises an error."""
+        for ref in refs:
             if not isinstance(ref, PlacedOp) or ref.role != self.number:
                 raise self._stranger()
-            self.links.extend((ref.instance, ref.op, instance, op, steps))
+        return refs  # type: ignore[return-value]
 
     def _stranger(self) -> InputError:
         return InputError(
@@ -158,11 +190,12 @@ class RoleBuilder:
     def _once(self, add: Callable[..., OpRef], facts: dict[str, Any]) -> PlacedOp:
         """Adds an op to the block of one-off ops that is open, or to a new one; other waits become links."""
         microbatch = facts.pop("microbatch", -1)
+        refs = self._own(refs_of(facts.pop("after", ())))
         if self._inline is None or self.microbatches[-1] != microbatch:
-            self._inline = self._new_block(f"{self.name} #{len(self.blocks)}")
-            self._append(self._inline, microbatch)
+            block = self._new_block(f"{self.name} #{len(self.blocks)}")
+            self._append(block, microbatch)
+            self._inline = block
         here = len(self.blocks) - 1
-        refs = refs_of(facts.pop("after", ()))
         within = [OpRef(self._inline.number, ref.op) for ref in refs if _is_at(ref, self.number, here)]
         op = PlacedOp(self.number, here, add(self._inline, after=within, **facts).op)
         for ref in refs:
@@ -176,7 +209,7 @@ class RoleBuilder:
             raise InputError("invalid-program", problem, hint="make its blocks with the same ProgramBuilder")
         try:
             self.microbatches.append(microbatch)
-        except OverflowError:
+        except (OverflowError, TypeError):
             problem = f'role "{self.name}", block "{block.name}": microbatch {shown_value(microbatch)} cannot be meant'
             raise InputError("out-of-range", problem, hint="microbatches are numbered from 0") from None
         self.blocks.append(block.number)

@@ -11,6 +11,7 @@ import numpy as np
 from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.arrays import Mask, distinct
 from foretrace.basics.errors import InputError
+from foretrace.basics.numbers import python_number
 from foretrace.cost.machine import KERNEL_KINDS, Machine
 from foretrace.cost.prices import Prices
 from foretrace.hardware.changes import CHANGES, Change, describe_change
@@ -49,14 +50,19 @@ class Scenario:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("what_if", "stragglers", "slow_links"):
-            for what, factor in getattr(self, name).items():
+            factors = {python_number(what): python_number(factor) for what, factor in getattr(self, name).items()}
+            for what, factor in factors.items():
                 if isinstance(factor, str) and name == "what_if" and what in CHANGES:
                     continue
                 if not isinstance(factor, int | float) or isinstance(factor, bool):
                     problem = f"{name} of {what!r} is {factor!r}"
                     raise InputError("bad-value", problem, hint="a factor is a number: 2.0 is twice as fast or slow")
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        object.__setattr__(self, "jitter", check_jitter(self.jitter))
+            object.__setattr__(self, name, MappingProxyType(factors))
+        object.__setattr__(self, "jitter", check_jitter(python_number(self.jitter)))
+
+    def __hash__(self) -> int:
+        mappings = (self.what_if, self.stragglers, self.slow_links)
+        return hash((*(frozenset(mapping.items()) for mapping in mappings), self.jitter, self.steady))
 
     def __reduce__(self) -> tuple[type[Scenario], tuple[object, ...]]:
         # Read-only mappings cannot be pickled.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from foretrace.basics.cache import SizedCache
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
 from foretrace.basics.limits import check_ops
+from foretrace.basics.numbers import python_number
 from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
 from foretrace.schedules.in_turn import gpipe, looped_bfs, one_forward_one_backward
 from foretrace.schedules.interleaved import interleaved_1f1b, interleaved_zero_bubble
@@ -110,10 +111,11 @@ def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -
     or 2 where it interleaves or folds. A schedule is never edited, so the same one is given again.
     """
     name = resolve(name)
+    stages, microbatches, chunks = map(python_number, (stages, microbatches, chunks))
     for word, value in (("stages", stages), ("microbatches", microbatches)):
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError("out-of-range", f"{name} needs at least 1 for {word}, not {shown_value(value)}")
-    if not isinstance(chunks, int | None):
+    if not isinstance(chunks, int | None) or isinstance(chunks, bool):
         raise InputError("bad-value", f"{name} needs a whole number of chunks, not {shown_value(chunks)}")
     check_ops(2 * stages * microbatches * max(1, chunks or 1), stages, microbatches, name)
     return _MADE.get((name, stages, microbatches, chunks), lambda: _build(name, stages, microbatches, chunks))

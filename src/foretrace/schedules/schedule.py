@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foretrace.basics.arguments import checked_calls
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError
 
@@ -72,6 +73,7 @@ class StageActions:
         return Action(kind, int(self.microbatch[row]), int(self.chunk[row]))
 
 
+@checked_calls
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Schedule:
     """A pipeline schedule, with the map that says which piece of the model each chunk is.
@@ -114,7 +116,11 @@ class Schedule:
         return any(bool((rows.kind == ActionKind.BACKWARD_INPUT).any()) for rows in self.stage_actions)
 
     def actions(self, stage: int) -> Iterator[tuple[Action, ...]]:
-        """The slots of a stage in order; most hold one action, an overlapped pair two."""
+        """Returns the slots of a stage in order; most hold one action, an overlapped pair two."""
+        self._check_number("stage", stage, self.stages)
+        return self._slots(stage)
+
+    def _slots(self, stage: int) -> Iterator[tuple[Action, ...]]:
         rows = self.stage_actions[stage]
         columns = zip(
             map(_KINDS.__getitem__, rows.kind.tolist()), rows.microbatch.tolist(), rows.chunk.tolist(), strict=True
@@ -130,6 +136,7 @@ class Schedule:
 
     def route(self, direction: int = 0) -> tuple[Longs, Longs]:
         """The stage and the chunk that hold each piece for one direction, both `[pieces]`."""
+        self._check_number("direction", direction, self.directions)
         serving = np.flatnonzero(self.chunk_direction == direction)
         held = self.piece[:, serving].ravel()
         stage, chunk = np.divmod(np.argsort(held, kind="stable"), len(serving))
@@ -137,11 +144,11 @@ class Schedule:
 
     def where(self, microbatch: int, piece: int) -> tuple[int, int]:
         """The one stage and chunk that run this microbatch through this piece."""
-        for word, value, count in (
-            ("microbatch", microbatch, self.microbatches),
-            ("piece", piece, self.pieces),
-        ):
-            if not 0 <= value < count:
-                raise InputError("no-such-rank", f"{word} {value} does not exist: {self.name} has 0 to {count - 1}")
+        self._check_number("microbatch", microbatch, self.microbatches)
+        self._check_number("piece", piece, self.pieces)
         stage, chunk = self.route(int(self.direction[microbatch]))
         return int(stage[piece]), int(chunk[piece])
+
+    def _check_number(self, word: str, value: int, count: int) -> None:
+        if not 0 <= value < count:
+            raise InputError("no-such-rank", f"{word} {value} does not exist: {self.name} has 0 to {count - 1}")

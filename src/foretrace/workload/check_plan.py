@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
-from foretrace.basics.numbers import NumberError, number_error, real_number
+from foretrace.basics.numbers import NumberError, number_error, python_number, real_number
 from foretrace.models.compose import MAX_LAYERS
 from foretrace.schedules.registry import resolve
 from foretrace.workload.layout import parse_layout
@@ -40,6 +40,8 @@ def check_plan(plan: Plan) -> Plan:
         raise InputError(
             "bad-value", f"a plan is no {type(plan).__name__}", hint="for example Plan(gpus=512, tp=4, pp=4, gbs=1024)"
         )
+    numbers = {field.name: python_number(getattr(plan, field.name)) for field in fields(plan)}
+    plan = replace(plan, **numbers)
     _check_sizes(plan)
     _check_flags_and_words(plan)
     if plan.zero is not None and (isinstance(plan.zero, bool) or plan.zero not in (0, 1, 2, 3)):

@@ -21,3 +21,10 @@ def test_a_value_that_is_too_large_is_kept_alone() -> None:
     large = cache.get("large", lambda: [0] * 5)
     assert cache.get("large", list) is large
     assert cache.get("small", lambda: [2]) == [2]
+
+
+def test_a_value_may_be_asked_for_while_another_is_being_kept() -> None:
+    # A signal handler runs in the thread that holds the lock.
+    cache: SizedCache[str, list[int]] = SizedCache(3, len)
+    with cache._lock:
+        assert cache.get("small", lambda: [1]) == [1]

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrace import Mesh, Placement, ProgramBuilder, Transfer, network, pipeline, schedule
+from foretrace import Mesh, Placement, ProgramBuilder, Transfer, network, pipeline, schedule, simulate
 from foretrace.basics.errors import ForetraceError
 from foretrace.cost.machine import Machine
 from foretrace.models.load import load_model
 from foretrace.models.model import Model
+from foretrace.program.block import OpRef, PlacedOp
 
 
 def two() -> ProgramBuilder:
@@ -102,3 +103,70 @@ def test_sizes_of_a_model_that_cannot_be_meant(field: dict[str, int]) -> None:
     sizes = {"hidden": 64, "vocab": 100} | field
     with pytest.raises(ForetraceError, match="out-of-range"):
         Model("m", layers=load_model("gpt2").layers, norm="rmsnorm", tied=False, **sizes)  # type: ignore[arg-type]
+
+
+WRONG_FACTS: dict[str, dict[str, Any]] = {
+    "a half position": {"sends": {0.5: 8}},
+    "a position that is text": {"sends": {"x": 8}},
+    "a large position": {"sends": {10**30: 8}},
+    "a source that is text": {"source": "x"},
+    "a draw that is text": {"draws": {"link": "x"}},
+    "a huge draw": {"draws": {"link": 10**400}},
+    "a chunk that no pipeline has": {"chunk": 10**9},
+    "a layer that no model has": {"layer": 2**31},
+    "a collective that is a list": {"collective": []},
+    "a communicator that is text": {"communicator": "x"},
+    "a category that is not known": {"alloc": {"x": 1}},
+    "an object to wait for": {"after": object()},
+    "an op of another role": {"after": [PlacedOp(7, 0, 0)]},
+    "no microbatch": {"microbatch": None},
+}
+
+
+@pytest.mark.parametrize("facts", WRONG_FACTS.values(), ids=WRONG_FACTS.keys())
+def test_a_refused_op_leaves_its_role_as_it_was(facts: dict[str, Any]) -> None:
+    build = two()
+    build.resource("link", 1e9)
+    role = build.role("all", [0, 1])
+    with pytest.raises(ForetraceError):
+        role.compute("refused", 1.0, **facts)
+    role.compute("kept", 1e-3)
+    assert simulate(build.program()).step_time_s == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"override": {0: {"duration_s": "1"}}},
+        {"override": {0: {"duration_s": None}}},
+        {"override": {0: {"duration_s": 10**400}}},
+        {"override": {0.5: {"duration_s": 1.0}}},
+        {"override": {(0, 0): {"duration_s": 1.0}}},
+        {"override": {0: {"none": 1.0}}},
+        {"after": {0.5: PlacedOp(0, 0, 0)}},
+        {"after": OpRef(0, 0)},
+        {"microbatch": 2**40},
+    ],
+)
+def test_a_refused_block_leaves_its_role_as_it_was(how: dict[str, Any]) -> None:
+    build = two()
+    block, role = build.block("layer"), build.role("all", [0, 1])
+    block.compute("layer", 1e-3)
+    role.place(block)
+    with pytest.raises(ForetraceError):
+        role.place(block, **how)
+    assert simulate(build.program()).step_time_s == pytest.approx(1e-3)
+
+
+def test_a_port_names_an_op_of_its_own_block() -> None:
+    build = two()
+    first, second = build.block("first"), build.block("second")
+    op = first.compute("a", 1e-3)
+    with pytest.raises(ForetraceError):
+        second.port("out", op)
+
+
+@pytest.mark.parametrize("capacities", [[None], ["x"], {"x": 1}, np.array(3), iter(["x"]), iter([10**400])])
+def test_capacities_are_numbers(capacities: Any) -> None:
+    with pytest.raises(ForetraceError):
+        two().resource("link", 1e9, shared_by=[[0, 1]], capacities=capacities)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from foretrace.basics.errors import InputError
-from foretrace.inputs.option_values import MAX_BYTES, Overlap, check_layers, check_schedule, check_whole, read_overlap
+from foretrace.inputs.option_values import (
+    MAX_BYTES,
+    Overlap,
+    check_layers,
+    check_schedule,
+    check_whole,
+    check_word,
+    read_overlap,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +47,7 @@ class WorkloadOptions:
         check_whole("gpus", self.gpus, 1)
         check_whole("microbatches", self.microbatches, 1)
         check_whole("pp_comm_bytes", self.pp_comm_bytes, 0, MAX_BYTES)
-        if self.vpp not in ("auto", "layers", "chunks"):
+        if not isinstance(self.vpp, str) or self.vpp not in ("auto", "layers", "chunks"):
             check_whole("vpp", self.vpp, 1)
-        if self.ends not in ("first-last", "every-stage"):
-            problem = f'ends "{self.ends}" are not known'
-            raise InputError("unknown-name", problem, hint="known: first-last, every-stage")
+        check_word("ends", self.ends, ("first-last", "every-stage"))
         check_schedule(self.schedule)

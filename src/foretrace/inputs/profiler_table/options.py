@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.option_values import HostMode, Overlap, check_mesh, read_overlap, read_pairs
+from foretrace.inputs.option_values import HostMode, Overlap, check_mesh, check_word, read_overlap, read_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class ProfilerTableOptions:
                 problem = f"{', '.join(others)}: a table does not say what its layers communicate when"
                 raise InputError("cannot-change", problem, where="--overlap", hint="only grad can be overlapped")
         object.__setattr__(self, "sizes", read_pairs("sizes", self.sizes))
+        check_word("host", self.host, get_args(HostMode))
         if self.host not in ("profiled", "none"):
             problem = f"{self.host}: a table has no single launches"
             raise InputError("cannot-change", problem, hint="give the trace of the same run")

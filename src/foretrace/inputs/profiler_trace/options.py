@@ -8,7 +8,15 @@ from typing import get_args
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.option_values import MAX_BATCH, HostMode, check_factor, check_mesh, check_whole, read_pairs
+from foretrace.inputs.option_values import (
+    MAX_BATCH,
+    HostMode,
+    check_factor,
+    check_mesh,
+    check_whole,
+    check_word,
+    read_pairs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,7 @@ class ProfilerTraceOptions:
         check_mesh("mesh", self.mesh)
         check_mesh("traced", self.traced)
         check_whole("gpus", self.gpus, 1)
-        if self.host not in get_args(HostMode):
-            known = ", ".join(get_args(HostMode))
-            raise InputError("unknown-name", f"host is {self.host!r}", hint=f"known: {known}")
+        check_word("host", self.host, get_args(HostMode))
         hint = f"expected a number from {1 / MAX_BATCH:g} to {MAX_BATCH:g}"
         check_factor("batch", self.batch, 1 / MAX_BATCH, MAX_BATCH, hint)
         object.__setattr__(self, "sizes", read_pairs("sizes", self.sizes))

@@ -97,7 +97,9 @@ class Provenance:
 
 
 @checked_methods
-@dataclass(frozen=True, repr=False)  # without slots: what takes long to read off is read off when it is asked for
+@dataclass(
+    frozen=True, repr=False, eq=False
+)  # without slots: what takes long to read off is read off when it is asked for
 class Answer:
     """The answer to a simulation or a prediction.
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.basics.arguments import checked, checked_methods
+from foretrace.basics.arguments import checked, checked_calls
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
@@ -35,7 +35,7 @@ from foretrace.readings.profiler_views.statistics import Spread
 _HTA_STEPS: Final = "as HTA counts: from the first work to the last, that of the last of several ProfilerSteps left out"
 
 
-@checked_methods
+@checked_calls
 class ProfilerTrace:
     """The traces of a job's ranks, one file each; one method for each question.
 

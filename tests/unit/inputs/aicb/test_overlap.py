@@ -139,7 +139,7 @@ def test_two_directions_hold_two_stages() -> None:
         ({"overlap": "bogus"}, 'overlap "bogus" is not known'),
         ({"vpp": "bogus"}, "bad-value"),
         ({"vpp": 0}, "out-of-range"),
-        ({"ends": "bogus"}, 'ends "bogus" are not known'),
+        ({"ends": "bogus"}, "unknown-name"),
         ({"gpus": 0}, "out-of-range"),
         ({"microbatches": 2.5}, "bad-value"),
         ({"schedule": 3}, "schedule is 3"),
