@@ -91,3 +91,9 @@ def test_answers_are_compared_copied_and_pickled() -> None:
 def test_values_are_copied_and_pickled(value: Any) -> None:
     for each in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
         assert repr(each) == repr(value)
+
+
+@pytest.mark.parametrize("world", [None, "x", 1.5, np.zeros(3), object()])
+def test_a_cluster_is_asked_for_whole_ranks(world: Any) -> None:
+    with pytest.raises(ForetraceError):
+        foretrace.load_cluster("h100-dgx").check_fits(world)

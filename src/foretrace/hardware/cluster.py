@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from foretrace.basics.arguments import check_fields
+from foretrace.basics.arguments import check_fields, checked
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.figures import check_count, check_figure
@@ -140,6 +140,7 @@ class Cluster:
         """GPUs in all, None where there are as many as the job needs."""
         return None if self.nodes is None else self.nodes * self.node.gpus
 
+    @checked
     def check_fits(self, world: int, where: str | None = None) -> None:
         """Raises an error where a job has more ranks than the cluster has GPUs."""
         if self.gpus is not None and world > self.gpus:

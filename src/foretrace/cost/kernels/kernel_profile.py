@@ -180,6 +180,8 @@ def _read_row(line: str, where: str) -> KernelTimes:
         raise InputError(
             "bad-syntax", f"the line has {len(figures) + 1} fields instead of 5", where=where, hint=_FIELDS
         )
+    if printable(text) != text:  # a calibration could not be read again with such a kernel
+        raise InputError("not-text", f"kernel {quoted(text)} has control characters", where=where, hint=_FIELDS)
     try:
         parsed = parse_kernels(text)
     except InputError as error:

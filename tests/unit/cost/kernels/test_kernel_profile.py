@@ -120,6 +120,7 @@ def test_bytes_that_are_no_text_are_an_error(tmp_path: Path) -> None:
         ("k=1024", "k=1024 dtype=fp99", "unknown-name"),
         ("1.25e-4", "1e-320", "out-of-range"),
         ("1650", "1e300", "out-of-range"),
+        ("gemm m", "stream name=add\x00 read=1 write=1 m", "not-text"),
     ],
 )
 def test_numbers_that_cannot_be_meant(tmp_path: Path, old: str, new: str, code: str) -> None:
