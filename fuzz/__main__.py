@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fuzz.oracle import judge
 from fuzz.run import STATE, Store, run, scratch_folder
-from fuzz.targets import all_targets
+from fuzz.targets import Target, all_targets
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     store = Store(given.state)
     if given.command == "run":
-        run(store, _chosen(given.targets), given.seconds, given.workers, guided=not given.no_guide)
+        try:
+            run(store, _chosen(given.targets), given.seconds, given.workers, guided=not given.no_guide)
+        except KeyboardInterrupt:  # before the first input
+            return 130
         return _print_report(store)
     if given.command == "report":
         return _print_report(store)
@@ -46,21 +49,31 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(all_targets()))
         return 0
     if given.command == "seed":
-        case = all_targets()[given.target].case(given.number)
+        case = _target(given.target).case(given.number)
         with scratch_folder() as folder:
             return _show(judge(case, folder), shlex.join(case.words))
     if given.command == "atheris":
         from fuzz.coverage import run_atheris
 
-        run_atheris(all_targets()[given.target], given.words)
+        run_atheris(_target(given.target), given.words, store)
         return 0
     if given.command == "keep":
         from fuzz.corpus import keep
 
         print(keep(store.load(given.finding)[0], given.name))
         return 0
-    names = given.findings or [name for name, _ in store.findings()]
+    known = [name for name, _ in store.findings()]
+    for name in given.findings:
+        if name not in known:
+            sys.exit(f"no finding is called {name}; python -m fuzz report")
+    names = given.findings or known
     return _replay(store, names) if given.command == "replay" else _minimise(store, names)
+
+
+def _target(name: str) -> Target:
+    if name not in all_targets():
+        sys.exit(f"no target is called {name}; python -m fuzz list")
+    return all_targets()[name]
 
 
 def _chosen(prefixes: list[str]) -> list[str]:

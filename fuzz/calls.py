@@ -7,8 +7,9 @@ expression, which can be printed, stored and run again.
 from __future__ import annotations
 
 import ast
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
 from typing import Any, Final
@@ -172,7 +173,12 @@ RESULTS: Final = {
 
 
 def api_call(name: str, random: Random) -> str:
-    """Returns an expression that calls a public name with some arguments replaced by junk."""
+    """Returns an expression that calls a public name, or a method of what it returns, with some junk as arguments."""
+    methods = _methods(name)
+    if methods and random.random() < 0.3:
+        method, count = random.choice(methods)
+        junk = ", ".join(random.choice(_JUNK) for _ in range(count))
+        return f"foretrace.{API_CALLS[name]}.{method}({junk})"
     arguments, keywords = _arguments(name)
     required = _required(name)
     chosen = {key: value for key, value in keywords.items() if key in required or random.random() < 0.5}
@@ -208,6 +214,34 @@ def _required(name: str) -> frozenset[str]:
     return frozenset(each.name for each in given if each.default is each.empty)
 
 
+_OF_REGISTRY: Final = ("open", "recognises", "parse_options")
+"""Methods of inputs that the registry calls with what it has checked."""
+
+
+@cache
+def _methods(name: str) -> tuple[tuple[str, int], ...]:
+    """Returns the public methods of what a call returns, each with how many arguments it must be given."""
+    import inspect
+
+    import foretrace
+
+    public = getattr(foretrace, name)
+    kind = public if isinstance(public, type) else getattr(foretrace, RESULTS.get(name, ("Diagnostic",))[0])
+    found = []
+    for method in sorted(set(dir(kind)) - set(dir(Exception))):
+        attribute = inspect.getattr_static(kind, method)
+        if (
+            method.startswith("_")
+            or method in _OF_REGISTRY
+            or not (inspect.isfunction(attribute) or isinstance(attribute, classmethod))
+        ):
+            continue
+        given = inspect.signature(getattr(kind, method)).parameters.values()
+        count = sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in given)
+        found.append((method, count - inspect.isfunction(attribute)))
+    return tuple(found)
+
+
 def _arguments(name: str) -> tuple[list[str], dict[str, str]]:
     """Returns the arguments of the call of a public name: by position, and by keyword."""
     positional, keywords = _arguments_of(name)
@@ -215,18 +249,42 @@ def _arguments(name: str) -> tuple[list[str], dict[str, str]]:
 
 
 def call(name: str, words: Sequence[str]) -> object:
-    """Runs a call: `job FILE` opens, counts, builds and simulates a job; `call EXPRESSION` evaluates an expression."""
+    """Runs a call of `CALLS`."""
+    return CALLS[name](words)
+
+
+def _evaluate(words: Sequence[str]) -> object:
+    """Evaluates an expression that was made in `api_call`."""
     from pathlib import Path
 
     import numpy
 
     import foretrace
 
-    if name == "call":
-        return eval(words[0], {"foretrace": foretrace, "numpy": numpy, "Path": Path})  # made in `api_call`
+    return _used(eval(words[0], {"foretrace": foretrace, "numpy": numpy, "Path": Path}))
+
+
+def _run_job(words: Sequence[str]) -> object:
+    """Opens, counts, builds and simulates a job, given by its paths."""
+    import foretrace
+
     job = foretrace.open(list(words))
     if isinstance(job, foretrace.Answer):
-        return job.to_dict() if hasattr(job, "to_dict") else job
-    job.inventory().to_dict()
+        return _used(job)
+    _used(job.inventory())
     job.program()
-    return foretrace.simulate(job, "h100-dgx", explain=False)
+    return _used(foretrace.simulate(job, "h100-dgx", explain=False))
+
+
+CALLS: Final[dict[str, Callable[[Sequence[str]], object]]] = {"call": _evaluate, "job": _run_job}
+"""What `python:NAME` runs with the words after it, within this process and in the folder of the input.
+
+A server joins by a function that answers the request in a file as the server would, without a socket."""
+
+
+def _used(result: Any) -> Any:
+    """Does with a result what users do: prints it, and writes it as JSON, which has finite numbers only."""
+    repr(result)
+    if hasattr(result, "to_dict") and not isinstance(result, type):
+        json.dumps(result.to_dict(), allow_nan=False)
+    return result

@@ -14,12 +14,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fuzz.mutators import mutate
 from fuzz.oracle import Case, Verdict, judge
 from fuzz.samples import Sample, real_samples
 from fuzz.targets import Target
+
+if TYPE_CHECKING:
+    from fuzz.run import Store
 
 TRACED_SHARE: Final = 0.02
 POOL_SHARE: Final = 0.33
@@ -117,7 +120,7 @@ class Guide:
         return pool
 
 
-def run_atheris(target: Target, words: list[str]) -> None:
+def run_atheris(target: Target, words: list[str], store: Store) -> None:
     """Lets libFuzzer guide one target; ends with the first input that breaks the contract.
 
     The bytes of libFuzzer are the file that is mutated; its mutations and those of `mutators` take turns.
@@ -125,6 +128,7 @@ def run_atheris(target: Target, words: list[str]) -> None:
     Args:
         target: A target with files.
         words: Arguments of libFuzzer, such as `-runs=10000`.
+        store: Keeps what is found.
 
     Raises:
         SystemExit: atheris is not installed, or the target has no files.
@@ -135,12 +139,12 @@ def run_atheris(target: Target, words: list[str]) -> None:
         sys.exit("atheris is not installed: pip install '.[fuzz]' (Linux, Python 3.11 to 3.13)")
     if target.words is not None:
         sys.exit(f"{target.name} reads no files")
-    from fuzz.run import Store, scratch_folder
+    from fuzz.run import scratch_folder
 
     parts = tuple(part.strip("/").split("/")[0] for part in _READERS)
     with atheris.instrument_imports(include=[f"foretrace.{part}" for part in dict.fromkeys(parts)]):
         import foretrace.api  # noqa: F401 - imported to be instrumented
-    sample, store = target.samples()[0], Store()
+    sample = target.samples()[0]
     name = sample.targets[0]
     folder = ExitStack().enter_context(scratch_folder())  # libFuzzer ends the process
     seeds = folder.parent / "seeds"

@@ -1,8 +1,9 @@
 """Runs one input through Foretrace within this process, and judges whether the contract holds.
 
 The contract: an answer or one error of the family `ForetraceError`, with a code, a place and at most 20 lines; exit
-code 0, 2, 3, 4 or 5; no number in JSON that is not finite, or negative where that makes no sense; no control characters
-on the screen; at most 10 s of CPU and 2 GB more memory; no warnings; no file that was not asked for; inputs unchanged.
+code 0, 2, 3, 4 or 5; no number in JSON or on a screen that is not finite, or negative where that makes no sense; no
+control characters on the screen; written files that are well formed; at most 10 s of CPU and 2 GB more memory; no
+warnings; no file that was not asked for; inputs unchanged.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from fuzz.outputs import is_named_by_format, output_problem, refuse_constant, screen_problem
+
 SLOW_S: Final = 2.0
 MAX_S: Final = 10.0
 MAX_BYTES: Final = 2 << 30
@@ -38,12 +41,19 @@ EXIT_CODES: Final = frozenset((0, 2, 3, 4, 5))
 
 SIGNED: Final = re.compile(
     r"error|bias|delta|change|difference|gain|headroom|slack|offset|earlier|later|parts_s|share_of_step|less|more|effect|saved|shift"
-    r"|start|time_s|skew|lag|worst|layer|microbatch|chunk|rank|device|stream|process|port|thread|self_|memory_bytes|low|correlation"
+    r"|start|\.time_s|skew|lag|worst|layer|microbatch|chunk|rank|device|stream|process|port|thread|memory_bytes|low|correlation"
+    r"|rows\.self_(?:cpu|device)_(?:s|share)$"
 )
-"""Keys of JSON whose numbers may be negative: differences, signed errors, places on a clock, −1 for "none", and times
-that PyTorch prints so."""
+"""Keys of JSON whose numbers may be negative: differences, signed errors, places on a clock, −1 for "none", and the
+rows of profiler tables, where PyTorch itself prints negative times of Python functions."""
+UNSIGNED: Final = re.compile(
+    r"\.(?:(?:step|step_time|span|duration|makespan|period|busy|compute)_s|mfu|hfu|gpus|count)$"
+)
+"""Keys of JSON whose numbers are never negative, wherever they are."""
 
-FAULTS: Final = ("traceback", "exit code", "hang", "memory", "warning", "number", "screen", "message", "place", "files")
+FAULTS: Final = (
+    *("traceback", "exit code", "hang", "memory", "warning", "number", "output", "screen", "message", "place", "files"),
+)
 """The ways to break the contract, the worst first."""
 
 
@@ -258,9 +268,26 @@ def _faults(case: Case, run: Run, verdict: Verdict, folder: Path, max_s: float) 
     if error is not None and expected:
         yield from _message_faults(case, run, error)
     yield from _screen_faults(run)
-    if run.code == 0 and "--json" in case.words:
-        yield from _json_faults(run.stdout)
+    if run.code == 0:
+        yield from _result_faults(case, run, folder)
     yield from _file_faults(case, folder)
+
+
+def _result_faults(case: Case, run: Run, folder: Path) -> Iterator[Fault]:
+    """Looks at an answer: the numbers of its JSON or of its screen, and the files that it wrote."""
+    if "--json" in case.words:
+        yield from _json_faults(run.stdout)
+    else:
+        problem = screen_problem(run.stdout)
+        if problem is not None:
+            yield Fault("number", f"number on the screen of {case.words[0]}", problem)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        is_new = name not in case.files and is_named_by_format(case.words, path)
+        problem = output_problem(path) if is_new else None
+        if problem is not None:
+            words = problem.partition(":")[0]
+            yield Fault("output", f"{path.suffix} of {case.words[0]}: {words}", f"{name}: {problem}")
 
 
 def _is_expected(error: BaseException | None, run: Run) -> bool:
@@ -336,7 +363,7 @@ def _screen_faults(run: Run) -> Iterator[Fault]:
 
 def _json_faults(text: str) -> Iterator[Fault]:
     try:
-        answer = json.loads(text, parse_constant=_refuse)
+        answer = json.loads(text, parse_constant=refuse_constant)
     except ValueError as error:
         yield Fault("number", f"not JSON: {type(error).__name__}", f"{error}: {text[:300]}")
         return
@@ -350,13 +377,9 @@ def _json_faults(text: str) -> Iterator[Fault]:
             ]
         elif isinstance(value, list):
             open_ += [(path, key, child) for child in value]
-        elif isinstance(value, int | float) and value < 0 and not SIGNED.search(path):
+        elif isinstance(value, int | float) and value < 0 and (UNSIGNED.search(path) or not SIGNED.search(path)):
             yield Fault("number", f"negative {schema} {re.sub(r'[0-9]+', '#', path)[:80]}", f"{path} is {value}")
             return
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} in JSON")
 
 
 def _file_faults(case: Case, folder: Path) -> Iterator[Fault]:

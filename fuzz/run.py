@@ -1,7 +1,8 @@
 """Runs inputs for minutes or hours on several processes, and keeps what was done and found in a folder.
 
 A worker tries seeds one after the other within one process, which is warm. The parent watches the CPU time that a seed
-has used: compiled code that hangs is ended with its process, and the seed is recorded. Ctrl-C keeps what is done.
+has used: compiled code that hangs is ended with its process, and the seed is recorded. What is done is kept slice by
+slice; Ctrl-C, SIGTERM and SIGHUP lose at most the slices that are running, whose seeds are tried again.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ class Store:
                 (folder / "files" / file).write_bytes(data)
             record = {"target": case.target, "seed": case.seed, "words": case.words, "size": size, **asdict(fault)}
         record["count"] = count
-        (folder / "finding.json").write_text(json.dumps(record, indent=1))
+        partial = folder / "finding.json.partial"
+        partial.write_text(json.dumps(record, indent=1))
+        partial.replace(folder / "finding.json")
         return is_new
 
     def findings(self) -> list[tuple[str, dict[str, Any]]]:
@@ -261,6 +264,8 @@ def run(
     store: Store, targets: Sequence[str], seconds: float, workers: int = 2, *, guided: bool = True, quiet: bool = False
 ) -> None:
     """Tries all targets in turn, for some time or until Ctrl-C; the one that has had the least CPU time comes next."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # folders are removed as after Ctrl-C
     for name in targets:
         all_targets()[name].samples()  # made once, before processes are forked
     store.folder.mkdir(parents=True, exist_ok=True)
@@ -291,7 +296,6 @@ def _run_crew(store: Store, crew: Sequence[_Worker], targets: Sequence[str], sec
                 printed = time.monotonic()
                 done = sum(tally.inputs for tally in store.tallies.values())
                 print(f"{done:,} inputs, {len(store.findings())} signatures", flush=True)
-                store.save()
     except KeyboardInterrupt:
         print("interrupted; run it again to go on", file=sys.stderr)
     finally:
@@ -319,6 +323,7 @@ def _collect(store: Store, crew: Sequence[_Worker], quiet: bool) -> None:
         if used_up:
             worker.process.join()
             worker.start()
+        store.save()
     for worker in crew:
         if worker.target is not None and worker.case_cpu_s() > KILL_S:
             place = worker.kill()

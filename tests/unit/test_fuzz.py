@@ -3,6 +3,7 @@ that once broke the contract do not."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ from fuzz.run import Store, try_seeds
 from fuzz.targets import TARGETS, all_targets
 
 SMOKE = 30
-GRAVE = ("traceback", "exit code", "hang", "memory", "warning", "number", "files")
+GRAVE = ("traceback", "exit code", "hang", "memory", "warning", "number", "output", "files")
 """Faults that no mutated input may have; the corpus must be free of all."""
 
 
@@ -104,6 +105,54 @@ class TestOracle:
         broken(do)
         faults = judge(Case("aicb", {"a.txt": b"x"}, ("list", "--json")), folder).faults
         assert kind in [fault.kind for fault in faults]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("Step  nan ms", "Step      −3.2 ms", "memory  inf GiB of 80 GiB", "±inf %", "gemm   nan  3.0"),
+            *("Time  -1.00 µs", "  Step time  -5 s", "0.5 s   -inf s"),
+        ],
+    )
+    def test_numbers_of_screens_are_seen(self, broken: Any, text: str, folder: Path) -> None:
+        broken(lambda: print(text))
+        assert [fault.kind for fault in judge(Case("aicb", {}, ("list",)), folder).faults] == ["number"]
+
+    @pytest.mark.parametrize("text", ['kernel "nan"', "inference 3 ms", "change  −3.2 ms", "info  5 s", "nan.txt  3 s"])
+    def test_words_of_screens_are_not_numbers(self, broken: Any, text: str, folder: Path) -> None:
+        broken(lambda: print(text))
+        assert judge(Case("aicb", {}, ("list",)), folder).faults == []
+
+    @pytest.mark.parametrize("path", ["step_time_s", "ranks.span_s", "time_s.duration_s"])
+    def test_times_are_never_negative(self, broken: Any, path: str, folder: Path) -> None:
+        value: Any = -1.0
+        for key in reversed(path.split(".")):
+            value = {key: value}
+        broken(lambda: print(json.dumps(value)))
+        assert [fault.kind for fault in judge(Case("aicb", {}, ("list", "--json")), folder).faults] == ["number"]
+
+    @pytest.mark.parametrize(
+        ("name", "right", "wrong"),
+        [
+            ("out.json", b'{"a": 1}', (b'{"a": NaN}', b"{", b"")),
+            (
+                "out.svg",
+                b'<svg><g x="1"/></svg>',
+                (b'<svg x="nan"/>', b"<svg>", b"<svg>\x01</svg>", b'<svg d="M inf 1"/>'),
+            ),
+            ("out.csv", b"a,b\n1,2\n", (b"a,b\n1\n", b'a,"b\n')),
+            ("out.yaml", b"a: 1.5\n", (b"a: .inf\n", b"a: [\n", b"a: [.nan]\n")),
+            ("out.pftrace", b"\n\x02\x08\x01", (b"\n\x05\x08", b"\x12\x00", b"\xff", b"\n\x01\x0e")),
+            ("out.answer", None, (b"", b"x")),
+            ("out.foretrace", None, (b"", b"x")),
+        ],
+    )
+    def test_written_files_are_read(
+        self, broken: Any, name: str, right: bytes | None, wrong: tuple[bytes, ...], folder: Path
+    ) -> None:
+        for content in (right, *wrong):
+            broken(lambda content=content: Path(name).write_bytes(content or b"") and None)
+            faults = judge(Case("aicb", {}, ("list", "-o", name)), folder).faults if content is not None else []
+            assert [fault.kind for fault in faults] == ([] if content is right else ["output"]), content
 
     def test_a_loop_is_ended(self, broken: Any, folder: Path) -> None:
         def loop() -> None:

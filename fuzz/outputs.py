@@ -1,0 +1,163 @@
+"""Judges what a command has written: whether files are well formed, and whether screens hold only real numbers.
+
+A format joins by an entry of `CHECKS`; a file of another kind is not looked at.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree
+
+_UNIT: Final = r"[nµm]?s|min|h|d|days|%|×|x|[kKMGTPE]?i?B(?:/s|ps)?|[KMGTPE]?FLOPS?|W|tokens|GPUs?|ops"
+NOT_FINITE: Final = re.compile(rf"(?<![\w.\"'])[-−+±]?(?:nan|inf)(?: ?(?:{_UNIT})(?!\w)|(?=  +[0-9]))")
+"""A number that is not one, next to a unit or in a table; `nan` may also be a word of the input."""
+NEGATIVE: Final = re.compile(r"^ *(?:Step|Step time|Time|Total|Makespan|Measured|Predicted) +[-−] ?[0-9]", re.MULTILINE)
+"""A time that cannot be below zero, as screens begin their lines with it."""
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+_SVG_NUMBER: Final = re.compile(r"(?<![\w.])[-+]?(?:nan|inf)(?!\w)")
+
+
+class MalformedError(ValueError):
+    """A file that is not what its name says, or holds a number that is not finite."""
+
+
+def screen_problem(text: str) -> str | None:
+    """Returns the first thing on a screen that cannot be a result."""
+    match = NOT_FINITE.search(text) or NEGATIVE.search(text)
+    return None if match is None else text[max(match.start() - 60, 0) : match.end() + 20]
+
+
+def refuse_constant(constant: str) -> float:
+    """Refuses what JSON does not have; Python writes and reads it nevertheless."""
+    raise MalformedError(f"{constant} in JSON")
+
+
+def check_json(path: Path) -> None:
+    """Raises an error unless a file is JSON as its standard has it."""
+    json.loads(path.read_text("utf-8"), parse_constant=refuse_constant)
+
+
+def check_svg(path: Path) -> None:
+    """Raises an error unless a picture is well-formed XML without control characters, and its numbers are finite."""
+    text = path.read_text("utf-8")
+    control = _CONTROL.search(text)
+    if control is not None:
+        raise MalformedError(f"control character {control[0]!r}")
+    for element in ElementTree.fromstring(text).iter():
+        for name, value in element.attrib.items():
+            if name not in ("class", "id") and _SVG_NUMBER.search(value):
+                raise MalformedError(f'{element.tag} has {name}="{value[:80]}"')
+
+
+def check_csv(path: Path) -> None:
+    """Raises an error unless every row of a table has as many cells as its first."""
+    with path.open(newline="", encoding="utf-8") as file:
+        widths = {len(row) for row in csv.reader(file, strict=True) if row and not row[0].startswith("#")}
+    if len(widths) > 1:
+        raise MalformedError(f"rows of {sorted(widths)} cells")
+
+
+def check_yaml(path: Path) -> None:
+    """Raises an error unless a file is YAML and its numbers are finite."""
+    import yaml
+
+    open_: list[Any] = [yaml.safe_load(path.read_text("utf-8"))]
+    while open_:
+        node = open_.pop()
+        if isinstance(node, dict):
+            open_ += node.values()
+        elif isinstance(node, list):
+            open_ += node
+        elif isinstance(node, float) and not math.isfinite(node):
+            raise MalformedError(f"{node} in YAML")
+
+
+def check_opens(path: Path) -> None:
+    """Raises an error unless Foretrace itself reads a file that it has written."""
+    import foretrace
+
+    job = foretrace.open(path)
+    if isinstance(job, foretrace.Answer):
+        job.to_dict()
+    else:
+        job.program()
+
+
+def check_perfetto(path: Path) -> None:
+    """Raises an error unless a file is a sequence of packets of a protocol buffer, each with known wire types."""
+    data = path.read_bytes()
+    for number, wire, start, end in _fields(data, 0, len(data)):
+        if (number, wire) != (1, 2):
+            raise MalformedError(f"field {number} of wire type {wire} between packets")
+        for _ in _fields(data, start, end):
+            pass
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields the number, the wire type and the range of each field of a message."""
+    while at < end:
+        key, at = _varint(data, at, end)
+        wire, start = key & 7, at
+        if wire == 0:
+            _, at = _varint(data, at, end)
+        elif wire == 2:
+            size, start = _varint(data, at, end)
+            at = start + size
+        elif wire in (1, 5):
+            at += 8 if wire == 1 else 4
+        else:
+            raise MalformedError(f"wire type {wire}")
+        if at > end or not key >> 3:
+            raise MalformedError("a field reaches past its message")
+        yield key >> 3, wire, start, at
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value, shift = 0, 0
+    while at < end and shift < 70:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            return value, at
+    raise MalformedError("a number has no end")
+
+
+CHECKS: Final[dict[str, Callable[[Path], None]]] = {
+    ".json": check_json,
+    ".svg": check_svg,
+    ".csv": check_csv,
+    ".yaml": check_yaml,
+    ".foretrace": check_opens,
+    ".answer": check_opens,
+    ".pftrace": check_perfetto,
+}
+"""The check of each kind of output, by the end of its name."""
+
+
+_ONE_FORMAT: Final = {"init": ".yaml", "calibrate": ".yaml", "generate": ".foretrace"}
+"""Commands that write one format to whatever name is given, with the name that says so."""
+
+
+def is_named_by_format(words: Sequence[str], path: Path) -> bool:
+    """Returns whether the name of an output says its format; `init -o job.csv` writes YAML nevertheless."""
+    suffix = _ONE_FORMAT.get(words[0], path.suffix)
+    formats = [word for word in words if word.startswith("--format")]
+    return path.suffix == suffix and (words[0] != "generate" or len(formats) == 1)
+
+
+def output_problem(path: Path) -> str | None:
+    """Returns what is wrong with a written file; None where nothing is, or nothing is known about its kind."""
+    check = CHECKS.get(path.suffix)
+    if check is None or not path.is_file():
+        return None
+    try:
+        check(path)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:500]
+    return None
