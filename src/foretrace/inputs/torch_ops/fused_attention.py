@@ -49,6 +49,9 @@ SIGNATURES: Final = {
 }
 """Positions as native_functions.yaml (PyTorch 2.11) and flash_attn's custom ops (2.7) list them."""
 
+_MAX_NAME: Final = 4_000
+"""Characters of a kernel's name that are looked at; those of attention have fewer than 1,000."""
+
 _TRUE: Final = ("True", "true", "1")
 _CAUSAL_KERNEL: Final = re.compile(
     r"flash_(?:fwd|bwd)\w*<.*?traits<[^>]*>+, (?:true|false|\(bool\)[01]), (true|false|\(bool\)[01])"
@@ -92,7 +95,7 @@ def _is_causal(recorded: str, gpu_kernel: str, square: bool) -> bool:
     as keys."""
     if recorded:
         return recorded in _TRUE
-    named = _CAUSAL_KERNEL.search(gpu_kernel)
+    named = _CAUSAL_KERNEL.search(gpu_kernel[:_MAX_NAME])
     return named.group(1) in ("true", "(bool)1") if named else square
 
 

@@ -233,8 +233,8 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArgu
     if not words:
         return None
     elements = sum(tensor.elements for tensor in _tensors(inputs["values"], inputs["types"]))
-    kind = re.search(r"Tensor\(([^()]*)\)", " ".join(map(str, inputs["types"])))
-    return CollectiveArguments(name=str(words[-1]), in_elements=elements, dtype=kind[1] if kind else "")
+    kinds = re.findall(r"Tensor\(([^()]*)\)", " ".join(map(str, inputs["types"])))
+    return CollectiveArguments(name=str(words[-1]), in_elements=elements, dtype=kinds[0] if kinds else "")
 
 
 def _groups(raw: Mapping[str, Any], where: str) -> dict[str, tuple[int, ...]]:

@@ -53,7 +53,7 @@ _WAITS: Final = ("Sync", "Event Sync", "Stream Wait Event", "Stream Sync", "Cont
 _NESTED_RANGES, _OTHER_RANGES = (59, 70), (60, 71)
 """Event types of push/pop and start/end ranges, as the program made them or as imported from text."""
 
-_VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds){1,4}$")
+_VERSIONED: Final = re.compile(r"(?:_v\d{1,9}|_ptsz|_ptds){1,4}$")
 
 _OP: Final = re.compile(r"[A-Za-z_]\w{0,200}::\w")
 _PARTS: Final = (", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ")

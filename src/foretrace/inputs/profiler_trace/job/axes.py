@@ -13,7 +13,7 @@ from foretrace.program.columns import Collective
 AXES: Final = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "shard", "replicate", "embd")
 
 _MAX_DESCRIPTION: Final = 200
-"""Characters of a description that are searched, in cubic time; Megatron-core's have up to 60."""
+"""Characters of a description that are looked at; those of frameworks have fewer than 100."""
 
 _DESCRIPTIONS: Final = tuple(
     (re.compile(pattern), axes)
