@@ -241,10 +241,11 @@ def _scaled(cluster: Cluster, name: str, change: Change) -> Cluster:
 
 
 def _factor(name: str, change: Change, before: float, figure: Figure) -> float:
-    if not isinstance(change, str) or marked_factor(change) is not None:
+    if not isinstance(change, str):
         return factor_of(name, change)
     try:
-        return figure.parse(change) / before
+        factor = marked_factor(change)
+        return figure.parse(change) / before if factor is None else factor
     except InputError as error:
         hint = f"a factor or an amount: {name}=2x, {name}={figure.example}"
         raise InputError(error.code, f"what-if {name}={change}: {error.message}", hint=hint) from None

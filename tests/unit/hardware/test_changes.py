@@ -81,6 +81,13 @@ def test_texts_are_checked_without_a_cluster() -> None:
         check_change("nic", "800GiB")
 
 
+@pytest.mark.parametrize("text", ["1e-300x", "0x", "1e300x", "800GiB"])
+def test_errors_name_the_change(text: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_change("nic", text)
+    assert f"nic={text}" in refused.value.message
+
+
 def test_a_figure_that_is_not_stated_cannot_be_changed() -> None:
     silent = with_gpu(H100, replace(gpu("h100-sxm"), power_w=0.0))
     with pytest.raises(InputError) as error:

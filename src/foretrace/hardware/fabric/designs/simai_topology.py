@@ -40,6 +40,9 @@ MAX_LINK_LATENCY_S: Final = 1.0
 """Limits on the links of all files, in SimAI's format and in YAML."""
 
 _HEADER: Final = "280 8 16 136 1344 H100: devices, GPUs of a server, NVSwitches, other switches, links, GPU"
+_MAX_ERROR_RATE: Final = 0.01
+"""The largest share of lost packets: RDMA networks lose next to none, and links are taken to lose none."""
+
 _LINK: Final = "0 128 2880Gbps 0.000025ms 0: source, destination, rate, latency, error rate"
 
 
@@ -232,7 +235,7 @@ def _check_figures(fields: Sequence[str], where: str) -> None:
     elif not 0 <= parse_time(latency, where=where) <= MAX_LINK_LATENCY_S:
         problem = f"latency {shortened(latency)} is not from 0 to {MAX_LINK_LATENCY_S:g} s"
     else:
-        real_field("error rate", error_rate, where, most=1.0, hint=f"expected e.g. {_LINK}")
+        real_field("error rate", error_rate, where, most=_MAX_ERROR_RATE, hint="lost packets are not modelled")
     if problem:
         raise InputError("out-of-range", problem, where=where, hint=f"expected e.g. {_LINK}")
 

@@ -69,6 +69,7 @@ def test_fields() -> None:
         (SMALL.replace("2 5 400Gbps", "2 5 5e-324Gbps"), 5, "5e-324Gbps"),
         (SMALL.replace("2 5 400Gbps", "2 5 7.9Mbps"), 5, "rate 7.9Mbps"),
         (SMALL.replace("2 5 400Gbps 0.0005ms 0", "2 5 400Gbps 0.0005ms nan"), 5, "error rate"),
+        (SMALL.replace("2 5 400Gbps 0.0005ms 0", "2 5 400Gbps 0.0005ms 0.5"), 5, "error rate"),
         (SMALL.replace("2 5 400", "٢ 5 400"), 5, "are not two devices"),
         (SMALL.replace("2 5 400Gbps 0.0005ms", "2 5 400Gbps 9h"), 5, "latency 9h"),
         (SMALL.replace("2 5 400Gbps 0.0005ms", "2 5 400Gbps soon"), 5, "soon"),
