@@ -113,6 +113,7 @@ _COUNT = _Quantity(
     {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
     bare=1.0,
 )
+_WHOLE = _Quantity("count", "a whole number: 1024, 1,024 or 1e6", {}, bare=1.0)
 # Models state contexts in powers of two: 128k is 131,072 (Llama 3.1), 10M is 10,485,760 (Llama 4 Scout's config.json).
 _TOKENS = _Quantity(
     "number of tokens",
@@ -179,6 +180,11 @@ def parse_marked_factor(text: str, *, where: str | None = None) -> float:
 def parse_count(value: str | float, *, where: str | None = None) -> int:
     """A whole number, from "1024", "1,024", "1_024", "1e6", "300k" or "15T" (decimal)."""
     return _parse_whole(value, _COUNT, where)
+
+
+def parse_whole(value: str | float, *, where: str | None = None) -> int:
+    """A whole number of a file of another tool, from "1024", "1,024", "1_024" or "1e6"; such a tool knows no 8k."""
+    return _parse_whole(value, _WHOLE, where)
 
 
 _ROUNDED_CONTEXTS = tuple(1 << exponent for exponent in range(15, 20))

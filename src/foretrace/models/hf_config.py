@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, of_field
 from foretrace.basics.files import AnyFile, InputFile, given_path, input_file
-from foretrace.basics.units import parse_count
+from foretrace.basics.units import parse_whole
 
 if TYPE_CHECKING:
     import yaml
@@ -63,7 +63,7 @@ class HfConfig:
             return default
         text = self.document.text(self.fields[field], f"{field}: a whole number")
         with of_field(field):
-            value = parse_count(text, where=self.where(field))
+            value = parse_whole(text, where=self.where(field))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
             raise InputError("out-of-range", f"{field} {value:,} cannot be meant", where=self.where(field), hint=hint)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from foretrace.basics.errors import Diagnostic, InputError, of_field, shortened
-from foretrace.basics.units import parse_count
+from foretrace.basics.units import parse_whole
 from foretrace.workload.launch.shell_words import Script, Statement, Word, read_script
 
 HINT = "expected a launch script or a file of arguments: --num-layers 32 --hidden-size 4096 …"
@@ -77,8 +77,12 @@ class Arguments:
             )
             raise InputError(code, problem, where=self.where(name), hint=HINT)
         text = self.text(name, "")
+        following = self.options[name].values[1:2]
+        if following and len(following[0]) > 1 and following[0].isdecimal():  # one digit may be that of 2>&1
+            problem = f"{self.shown(name)} {shortened(text)} is followed by another number, {shortened(following[0])}"
+            raise InputError("bad-value", problem, where=self.where(name), hint="write 1024 without a blank")
         with of_field(self.shown(name)):
-            value = parse_count(text, where=self.where(name))
+            value = parse_whole(text, where=self.where(name))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
             problem = f"{self.shown(name)} {value:,} cannot be meant"

@@ -33,6 +33,9 @@ def script(tmp_path: Path, text: str | bytes, name: str = "run.sh") -> Path:
         (GPT + "--hidden-dropout nan", "out-of-range"),
         (GPT + "--hidden-dropout 7", "out-of-range"),
         (GPT + "--hidden-size ٦٤", "bad-value"),
+        (GPT + "--seq-length 1 024", "bad-value"),
+        (GPT + "--seq-length 1\u202f024", "bad-value"),
+        (GPT + "--seq-length 1k", "bad-value"),
         (GPT + "--num-layers " + "9" * 5000, "out-of-range"),
         (GPT + "--normalization odd", "unknown-name"),
         ("echo don't\n" + "run", "bad-syntax"),
@@ -52,6 +55,8 @@ def test_refused_scripts(text: str | bytes, code: str, tmp_path: Path) -> None:
     "text",
     [
         GPT + "\\",
+        GPT + "--seq-length 128 2>&1 | tee log",
+        GPT + "--seq-length 1_024",
         "\ufeff" + GPT,
         GPT + "--mtp-num-layers $((" + "999999999999*" * 400 + "9))",
         "A=$((" + " " * 100_000 + "\n" + GPT,
