@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from foretrace.basics.errors import listed
 from foretrace.basics.units import format_percent, format_time
 from foretrace.inputs.profiler_table.format import Field, ProfilerTable
 from foretrace.inputs.profiler_table.profile import TableProfile, understand
@@ -102,7 +103,7 @@ def _do_not_add(profile: TableProfile) -> list[str]:
         names = ", ".join(dict.fromkeys(row.name for row in marked[:4]))
         texts.append(f"{names}: rows of labels on the device, from their first kernel to their last; gaps count too")
     if device.artefacts_s:
-        names = ", ".join(row.name for row in profile.rows.of(RowKind.ARTEFACT) if row.self_device_s)
+        names = listed([row.name for row in profile.rows.of(RowKind.ARTEFACT) if row.self_device_s])
         texts.append(
             f"{names}: {format_time(device.artefacts_s)} of kernels counted a second time, which totals above them "
             "have in them too"
@@ -138,7 +139,7 @@ def _cannot_tell(profile: TableProfile) -> list[str]:
     texts: list[str] = []
     missing = [f"{call.name} ×{call.calls}" for call in profile.calls if call.device_s is None]
     if missing:
-        texts.append(f"device time of communication: not recorded, which does not mean 0 ({', '.join(missing)})")
+        texts.append(f"device time of communication: not recorded, which does not mean 0 ({listed(missing)})")
     if profile.calls:
         texts.append("bytes and groups of communication (foretrace simulate asks for them: --set)")
     texts.append("when anything ran: gaps of the device, what overlapped, and the order within a row's calls")

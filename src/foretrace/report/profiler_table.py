@@ -21,7 +21,7 @@ from foretrace.report.table import table as text_table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
-MAX_LABELS: Final = 40
+MAX_LABELS: Final = 40  # and rows of communication
 NOT_RECORDED: Final = "not recorded"
 
 
@@ -277,7 +277,9 @@ def _communication(explanation: TableExplanation) -> list[list[Span]]:
             format_time(call.host_s),
             NOT_RECORDED if call.device_s is None else format_time(call.device_s),
         )
-        for call in explanation.profile.calls
+        for call in explanation.profile.calls[:MAX_LABELS]
     ]
     note = "host times run from a call to its end as the host saw it, and are no times of transfer"
+    more = len(explanation.profile.calls) - MAX_LABELS
+    note += f"; {more:,} more in --json" if more > 0 else ""
     return text_table(("communication", "calls", "on the host", "on the device"), rows, note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,8 +48,16 @@ def communication(rows: ClassifiedRows) -> tuple[TableCollective, ...]:
     ]
     if not named:
         return tuple(TableCollective(row.name, what, row.calls, 0.0, row.self_device_s) for row, what in kernels)
+    seconds, calls = _totals(kernels, lambda row: row.self_device_s or 0.0), _totals(named, lambda row: row.calls)
+    # Kernels do not name their row, so several rows of one collective share the time by their calls.
     return tuple(
-        TableCollective(row.name, what, row.calls, row.cpu_total_s or 0.0, _device_s(row, what, named, kernels))
+        TableCollective(
+            row.name,
+            what,
+            row.calls,
+            row.cpu_total_s or 0.0,
+            seconds[what] * row.calls / max(calls[what], 1) if what in seconds else None,
+        )
         for row, what in named
     )
 
@@ -60,8 +68,9 @@ def _exchanges(named: set[Collective]) -> Collective:
     return Collective.TRANSFER if transfers else Collective.ALL_TO_ALL
 
 
-def _device_s(row: TableRow, what: Collective, named: Sequence[_Named], kernels: Sequence[_Named]) -> float | None:
-    """Device time of a row's calls: that of the collective's kernels, by calls where several rows are of it."""
-    seconds = [kernel.self_device_s or 0.0 for kernel, does in kernels if does is what]
-    calls = sum(named_row.calls for named_row, does in named if does is what)
-    return sum(seconds) * row.calls / max(calls, 1) if seconds else None
+def _totals(named: Sequence[_Named], amount: Callable[[TableRow], float]) -> dict[Collective, float]:
+    """Returns the sum over the rows of every collective."""
+    totals: dict[Collective, float] = {}
+    for row, what in named:
+        totals[what] = totals.get(what, 0) + amount(row)
+    return totals

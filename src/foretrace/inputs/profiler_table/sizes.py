@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError, listed
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes
 from foretrace.inputs.profiler_table.communication import TableCollective
@@ -159,7 +159,7 @@ def _parameters_bytes(sizes: Sizes, calls: int) -> int | None:
 
 def missing_error(sizes: Sizes, calls: Sequence[TableCollective], path: str, mesh: str) -> InputError:
     """Returns the error that names the sizes to set, and how."""
-    named = ", ".join(f"{call.name} ×{call.calls}" for call in calls)
+    named = listed([f"{call.name} ×{call.calls}" for call in calls])
     what = f"{named}: a table does not say how large they are"
     if not calls:
         what = (

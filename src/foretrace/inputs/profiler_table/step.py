@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, listed
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes, format_time
 from foretrace.inputs.option_values import Overlap
@@ -243,7 +243,7 @@ class TableStep:
         warnings += self._left_out(sized)
         notes = [self._host_note()]
         if sized:
-            each = ", ".join(_where_to(item, self.mesh) for item in sized)
+            each = listed([_where_to(item, self.mesh) for item in sized])
             notes.append(("repriced", f"communication: {each}"))
         if self.steps > 1 or profile.host.steps_from.startswith("nothing"):
             source = "--set steps" if "steps" in self.sizes.given else profile.host.steps_from
@@ -258,14 +258,13 @@ class TableStep:
         profile, mesh = self.profile, self.mesh
         texts: list[tuple[str, str]] = []
         if profile.calls and mesh.world == 1:
-            names = ", ".join(f"{call.name} ×{call.calls}" for call in profile.calls)
+            names = listed([f"{call.name} ×{call.calls}" for call in profile.calls])
             text = f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"
             texts.append(("not-recorded", text))
-        alone = [
-            call.name for call in profile.calls if mesh.world > 1 and not any(call is item.called for item in sized)
-        ]
+        sent = {id(item.called) for item in sized}
+        alone = [call.name for call in profile.calls if mesh.world > 1 and id(call) not in sent]
         if alone:
-            texts.append(("odd-input", f"{', '.join(alone)}: nothing to send on the mesh {mesh}"))
+            texts.append(("odd-input", f"{listed(alone)}: nothing to send on the mesh {mesh}"))
         if mesh.ep > 1 and not self._has_experts():
             text = f"the table has no all-to-all: on ep={mesh.ep} no token goes to another GPU's experts"
             texts.append(("not-modelled", text))

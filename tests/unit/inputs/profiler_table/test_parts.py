@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from foretrace.inputs.profiler_table.communication import communication
@@ -13,7 +15,9 @@ from foretrace.inputs.profiler_table.rows import RowKind, sort_rows
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Collective, Phase
 from foretrace.readings.profiler_table import explain_table, explain_tables
+from foretrace.report.profiler_table import print_explanations
 from shared_files import shared
+from table_files import write_times
 
 COLUMNS = tuple(
     Column(heading, field)
@@ -213,3 +217,16 @@ def test_the_table_of_an_h200_agrees_with_its_trace() -> None:
     for kind, milliseconds in of_trace.items():
         assert by_kind[WorkKind(kind)] * 1e3 == pytest.approx(milliseconds, rel=0.01, abs=0.01 * 261.67), kind
     assert device.by_phase()[Phase.FORWARD] == pytest.approx(86.452e-3, rel=0.001), "CUDA total of forward"
+
+
+def test_many_rows_of_one_collective_share_its_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("ProfilerStep*", 1e-4, 2e-2, 0.0, 1e-2)]
+    rows += [(f"nccl:all_reduce_{number}", 0.0, 1e-6, 0.0, 0.0) for number in range(3_000)]
+    rows.append(("ncclDevKernel_AllReduce_Sum_bf16", 0.0, 0.0, 6e-3, 6e-3))
+    (table,) = read_tables(write_times(tmp_path / "table.txt", rows))
+    explanations = explain_tables([table])
+    calls = explanations[0].profile.calls
+    assert len(calls) == 3_000
+    assert sum(call.device_s or 0.0 for call in calls) == pytest.approx(6e-3)
+    print_explanations(explanations, Path("table.txt"))
+    assert len(capsys.readouterr().out.splitlines()) < 200
