@@ -149,7 +149,7 @@ def _parts(code: Any, argument: Any) -> list[Any]:
 
 def _of_set(items: Any) -> list[str]:
     """Returns characters that a set such as [a-z_] has."""
-    kinds = {codes.CATEGORY_DIGIT: "0", codes.CATEGORY_SPACE: " ", codes.CATEGORY_WORD: "a0_"}
+    kinds = {codes.CATEGORY_DIGIT: "0", codes.CATEGORY_SPACE: " \n", codes.CATEGORY_WORD: "a0_"}
     if items[0][0] is codes.NEGATE:
         excluded = {character for item in items[1:] for character in _of_set([item])}
         return [character for character in "a0 ~\"'=,:;-_/" if character not in excluded][:3]

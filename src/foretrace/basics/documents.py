@@ -82,6 +82,8 @@ class Document:
         """The YAML nodes of the text, which know their lines; JSON is read as the YAML that it is."""
         import yaml
 
+        if not self.shipped:
+            self._check_length(text)
         source = text
         if text.lstrip()[:1] in ("{", "[") and self._is_json(text):
             # A raw tab in JSON is always white space, which YAML does not allow everywhere.
@@ -111,6 +113,11 @@ class Document:
         if not self.shipped:
             self._check_tree(node)
         return node
+
+    def _check_length(self, text: str) -> None:
+        """Raises an error where the text writes out more values than any document has: composing them takes long."""
+        if max(map(text.count, (",", "- ", ": "))) > limited(MAX_NODES):
+            raise too_large(f"the {self.noun} writes out more than {limited(MAX_NODES):,} values", self.path)
 
     def _check_tree(self, root: yaml.Node) -> None:
         """Raises an error where aliases make a node hold itself, or stand for more nodes than any document has."""

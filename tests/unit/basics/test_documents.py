@@ -172,3 +172,8 @@ def test_an_entry_of_a_list_is_read_alone_and_keeps_its_lines(tmp_path: Path) ->
     assert [one.names for one in found.values()] == [("one",), ("two-2.5", "deux", "zwei")]
     assert found["two-2.5"].document.where(found["two-2.5"].node()) == f"{path}:6"
     assert "size: 1" not in found["two-2.5"].text
+
+
+@pytest.mark.parametrize("text", ["[" + "1," * 300_001 + "1]", "- 1\n" * 300_001, "{" + "a: 1\n" * 300_001])
+def test_more_values_than_any_document_has_are_not_composed(text: str) -> None:
+    assert refusal(document().compose, text).code == "input-too-large"

@@ -85,6 +85,13 @@ def test_show_a_users_file(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert answer_of(capsys, "show", file)["oversubscription"] == 2.0
 
 
+@pytest.mark.parametrize("text", ["\n" * 60_000, "{" * 5 + " " * 60_000])
+def test_files_of_blanks_are_told_apart_in_linear_time(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "blank.yaml"
+    file.write_text(text)
+    assert call("show", file) == 3
+
+
 def test_show_a_network_and_write_it_for_simai(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "network"
     assert call("show", "h100-dgx", "--nodes", "64", "--simai-topology", out) == 0

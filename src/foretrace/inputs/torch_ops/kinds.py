@@ -40,6 +40,9 @@ class WorkKind(StrEnum):
     OTHER = "other"
 
 
+_MAX_NAME: Final = 20_000
+"""Characters of a name that are looked at; templates of kernels have a few thousand."""
+
 _Rules = tuple[tuple[WorkKind, re.Pattern[str]], ...]
 
 
@@ -205,7 +208,8 @@ def kinds_of_text(text: str) -> frozenset[WorkKind]:
 @lru_cache(maxsize=65536)
 def kind_of_kernel(name: str) -> WorkKind:
     """Returns the kind of a GPU kernel (or of a copy or memset as a profiler names it)."""
-    return next((kind for kind, pattern in _KERNELS if pattern.search(name)), WorkKind.OTHER)
+    begin = name[:_MAX_NAME]
+    return next((kind for kind, pattern in _KERNELS if pattern.search(begin)), WorkKind.OTHER)
 
 
 def communicates(name: str) -> bool:
@@ -219,7 +223,7 @@ def kind_of_op(name: str) -> WorkKind:
 
     It is `other` too where a label holds work of many kinds (`forward`, `LAYER_0`).
     """
-    plain = plain_name(name)
+    plain = plain_name(name[:_MAX_NAME])
     if plain in _BY_OP:
         return _BY_OP[plain]
     if name.startswith("triton_"):

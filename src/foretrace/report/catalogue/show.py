@@ -20,7 +20,7 @@ Hardware = Cluster | Node | Gpu | Nic
 HARDWARE_KINDS: Final[tuple[Kind, ...]] = ("cluster", "node", "gpu", "nic")
 _LIKENESS: Final = 0.6
 _YAML: Final = (".yaml", ".yml")
-_MODEL_KEY: Final = re.compile(rb"""(?:^|\{)\s*["']?model["']?\s*:""", re.MULTILINE)
+_MODEL_KEY: Final = re.compile(rb"""(?:^|\{)[ \t]*["']?model["']?[ \t]*:""", re.MULTILINE)
 
 
 def is_hardware(path: GivenPath) -> bool:
