@@ -78,7 +78,7 @@ class Arguments:
             raise InputError(code, problem, where=self.where(name), hint=HINT)
         text = self.text(name, "")
         following = self.options[name].values[1:2]
-        if following and len(following[0]) > 1 and following[0].isdecimal():  # one digit may be that of 2>&1
+        if following and is_parted_number(following[0]):
             problem = f"{self.shown(name)} {shortened(text)} is followed by another number, {shortened(following[0])}"
             raise InputError("bad-value", problem, where=self.where(name), hint="write 1024 without a blank")
         with of_field(self.shown(name)):
@@ -109,6 +109,11 @@ class Arguments:
             problem = f'{self.shown(name)} "{shortened(values[0])}" is neither true nor false'
             raise InputError("bad-value", problem, where=self.where(name), hint="expected true or false")
         return _WORDS[values[0].lower()]
+
+
+def is_parted_number(word: str) -> bool:
+    """Returns whether a word after a number is its end ("1 024"), or another number; one digit may be that of 2>&1."""
+    return len(word) > 1 and word.isdecimal()
 
 
 def script_of(text: str, path: str) -> Script:

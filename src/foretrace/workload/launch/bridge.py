@@ -10,10 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, shortened
-from foretrace.workload.launch.arguments import Argument, Arguments, commands, script_arguments
+from foretrace.workload.launch.arguments import (
+    Argument,
+    Arguments,
+    commands,
+    is_parted_number,
+    script_arguments,
+)
 from foretrace.workload.launch.megatron import MEGATRON_LM
 from foretrace.workload.launch.rules import LaunchFormat, Options, OptionValue, Rule
 from foretrace.workload.launch.shell_words import Script, Word
@@ -231,10 +238,12 @@ def _given(script: Script) -> Iterator[tuple[str, str, int]]:
     if recipe:
         yield _PRECISION, recipe[0].text, recipe[0].line
     for words in commands(script):
-        for word in words:
+        for word, following in zip_longest(words, words[1:]):
             match = _OVERRIDE.fullmatch(word.text)
             if match:
-                yield match[1], match[2], word.line
+                # 1 024 is not 1: the number that follows belongs to the value, which is refused for it.
+                parted = following is not None and match[2].isdecimal() and is_parted_number(following.text)
+                yield match[1], f"{match[2]} {following.text}" if parted else match[2], word.line
 
 
 def _argument(option: str, key: str, value: str, line: int) -> Argument | None:

@@ -36,6 +36,8 @@ def script(tmp_path: Path, text: str | bytes, name: str = "run.sh") -> Path:
         (GPT + "--seq-length 1 024", "bad-value"),
         (GPT + "--seq-length 1\u202f024", "bad-value"),
         (GPT + "--seq-length 1k", "bad-value"),
+        ("run model.num_layers=4 model.hidden_size=1 024", "bad-value"),
+        ("run -m torchtitan.train --module llama3 --config llama3_8b --training.seq_len=4 096", "bad-value"),
         (GPT + "--num-layers " + "9" * 5000, "out-of-range"),
         (GPT + "--normalization odd", "unknown-name"),
         ("echo don't\n" + "run", "bad-syntax"),
