@@ -36,6 +36,8 @@ _MISMATCHES = ("", "\0", "\n", " !")
 
 BOUNDED: dict[str, str] = {
     "foretrace.inputs.profiler_trace.job.axes:_DESCRIPTIONS": "run on 200 characters of a description",
+    "foretrace.inputs.torch_ops.ranges:_WHOLE": "matched from the beginning of a name only",
+    "foretrace.report.profiler_trace.kernel_names:_WHAT": "run on 4,000 characters of a name",
     "foretrace.inputs.torch_ops.fused_attention:_CAUSAL_KERNEL": "run on 4,000 characters of a name",
 }
 """Patterns that are never run on long text, with the reason."""

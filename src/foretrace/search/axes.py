@@ -31,8 +31,8 @@ Value = int | float | str
 _FORM: Final = "expected NAME=v1,v2,… or NAME=low:high:x2 or NAME=low:high:+1, as in --over microbatches=8,16,32"
 _RANGE_FORM: Final = "a range is low:high, low:high:xFACTOR or low:high:+STEP, as 64:1024:x2 or 1:8:+1"
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+"
-_QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z×%][A-Za-z0-9/×%]*)?\s*")
-_STEP: Final = re.compile(rf"\s*([x+])\s*({_NUMBER})\s*([A-Za-z×%][A-Za-z0-9/×%]*)?\s*")
+_QUANTITY: Final = re.compile(rf"\s*({_NUMBER})(?:\s*([A-Za-z×%][A-Za-z0-9/×%]*))?\s*")
+_STEP: Final = re.compile(rf"\s*([x+])\s*({_NUMBER})(?:\s*([A-Za-z×%][A-Za-z0-9/×%]*))?\s*")
 _OF_TOKENS: Final = ("seq", "seq-len", "seq_len")
 """Axes that count tokens, of which 8k are 8,192."""
 _FACTORS: Final = ("x", "×")

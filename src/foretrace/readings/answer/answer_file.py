@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
+from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
 from foretrace.basics.plain import from_plain, to_plain
@@ -16,8 +17,20 @@ from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.memory_fit import MemoryFit, ProcessMemory, memory_fit
 from foretrace.readings.answer.model_figures import ModelFigures
 from foretrace.readings.memory import memory_tracks
+from foretrace.workload.plan import Plan
 
 VERSION: Final = 2
+
+_SETTLED: Final = {
+    "dp": int,
+    "gbs": int,
+    "seq_len": int,
+    "microbatches": int,
+    "zero": int,
+    "schedule": str,
+    "stack": str,
+}
+"""Values that the plan of an answer has, and their types; a plan that is asked for may leave them open."""
 
 DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model"}, ModelFigures: {"memory"}}
 """Fields that the header does not hold: they are in the arrays, or follow from them."""
@@ -56,6 +69,7 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         if header["model"] is None:
             return answer
         figures = _opened_fields(ModelFigures, header["model"])
+        _check_plan(figures["plan"])
         process = from_plain(ProcessMemory, header["process_memory"])
         memory = memory_fit(answer, process)
         return replace(answer, model=ModelFigures(**figures, memory=memory))
@@ -83,6 +97,18 @@ def _check_figures(answer: Answer, path: str) -> None:
     unlikely = any(not 1 / _MAX_FACTOR <= remedy.microbatches <= _MAX_FACTOR for remedy in remedies)
     if not same or unlikely or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0:
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
+
+
+def _check_plan(plan: dict[str, Any]) -> None:
+    """Raises an error where a value of a settled plan is of another type, or not settled."""
+    known = {field.name: plan[field.name] for field in fields(Plan) if field.name in plan}
+    try:
+        check_fields(from_plain(Plan, {**to_plain(Plan(gpus=1)), **known}))
+    except InputError as error:
+        raise ValueError(f"plan: {error.message}") from None
+    for name, kind in _SETTLED.items():
+        if type(plan[name]) is not kind:
+            raise ValueError(f"plan: {name} is not settled")
 
 
 def _check_finite(value: Any) -> None:
