@@ -10,6 +10,7 @@ import csv
 import io
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from foretrace.basics.errors import InputError, did_you_mean, listed, shown
@@ -323,6 +324,16 @@ def _memory_kind(row: dict[str, str]) -> MemoryKind:
     return next((kind for kind in MEMORY_KINDS if kind == word), known)
 
 
+def _distinct(where: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Returns an object of JSON; raises an error where a key is there twice."""
+    values: dict[str, object] = {}
+    for key, value in pairs:
+        if key in values:
+            raise InputError("duplicate-name", f"{_shown(key)} is given twice", where=where, hint="give it once")
+        values[key] = value
+    return values
+
+
 def _read_json_lines(text: str, name: str) -> TrainingRuns:
     runs, skipped, unknown = list[TrainingRun](), list[SkippedRun](), dict[str, None]()
     lines: dict[str, int] = {}
@@ -330,7 +341,7 @@ def _read_json_lines(text: str, name: str) -> TrainingRuns:
         where = f"{name}:{number}"
         if not line.strip():
             continue
-        row = read_json(line, where, '{"name": …, "step_ms": …}')
+        row = read_json(line, where, '{"name": …, "step_ms": …}', partial(_distinct, where))
         if not isinstance(row, dict):
             raise InputError("bad-value", "expected an object", where=where, hint='{"name": …, "step_ms": …}')
         # Which run of the same name it is, its line tells.

@@ -274,3 +274,10 @@ def test_names_and_files_longer_than_any_real_one(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_training_runs(write(tmp_path, HEAD, GOOD, text))
         assert caught.value.code == "input-too-large"
+
+
+def test_a_field_that_a_line_of_json_gives_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read_training_runs(write(tmp_path, f'{{{SIZES}, "peak_gb": 2, "peak_gb": 3}}', name="runs.jsonl"))
+    assert refused.value.code == "duplicate-name"
+    assert str(refused.value.where).endswith("runs.jsonl:1")
