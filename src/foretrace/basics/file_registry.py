@@ -71,11 +71,22 @@ class FileRegistry:
         """
         key = state.st_dev, state.st_ino
         if stat.S_ISREG(state.st_mode):
-            if key in self._outputs:
+            # An output that is already written is another file than before; its path is the same.
+            if self._outputs and (key in self._outputs or os.path.realpath(path) in self._outputs):
                 raise _overwritten(path, "would be written over")
             self._inputs[key] = str(path)
         elif not stat.S_ISCHR(state.st_mode):
             self._pipes.add(key)
+
+    def add_named_input(self, path: str | Path) -> None:
+        """Records a file that an input names: it may be read late, after outputs are written, or not at all.
+
+        Raises UsageError if it is an output.
+        """
+        self.check_input(path)
+        key = file_id(path)
+        if key is not None:
+            self._inputs[key] = str(path)
 
     def add_input_folder(self, path: Path) -> None:
         """Records a folder whose files are read. Raises UsageError if files are to be written to it."""
@@ -146,3 +157,10 @@ def tracked_files() -> Iterator[FileRegistry]:
 def active_registry() -> FileRegistry | None:
     """Returns the registry of the command that runs; None where nothing is tracked."""
     return _registry.get()
+
+
+def record_named_input(path: str | Path) -> None:
+    """Records a file that an input names for the command that runs, as `FileRegistry.add_named_input` does."""
+    registry = _registry.get()
+    if registry is not None:
+        registry.add_named_input(path)

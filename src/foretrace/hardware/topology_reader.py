@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import InputError, did_you_mean, shortened
+from foretrace.basics.file_registry import record_named_input
 from foretrace.basics.units import (
     format_bandwidth,
     format_count,
@@ -170,4 +171,6 @@ def _path(fields: Fields, document: Document, default: str | None) -> str | None
     """A path from the folder of the file that names it."""
     if "path" not in fields:
         return default
-    return str(Path(document.path).parent / document.text(fields["path"], "path: a file"))
+    path = str(Path(document.path).parent / document.text(fields["path"], "path: a file"))
+    record_named_input(path)
+    return path

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
+from foretrace.basics.file_registry import record_named_input
 from foretrace.basics.files import AnyFile, given_path, input_file
 from foretrace.basics.units import parse_count, parse_factor, parse_tokens
 from foretrace.models import presets
@@ -66,9 +67,9 @@ def read_job(path: AnyFile) -> JobFile:
     cluster = root.text("cluster", "") or None
     if cluster is not None:
         file = Path(path).parent / cluster
-        cluster = (
-            str(file) if Path(cluster).suffix in (".yaml", ".yml", ".json") and given_path(file).is_file else cluster
-        )
+        if file.suffix in (".yaml", ".yml", ".json") and given_path(file).is_file:
+            record_named_input(file)
+            cluster = str(file)
     return JobFile(model, plan, cluster)
 
 
