@@ -29,6 +29,7 @@ _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _ENDING: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # Windows has no SIGHUP
+_HELD: Final = (*_ENDING, *(getattr(signal, name) for name in ("SIGPIPE",) if hasattr(signal, name)))
 
 
 class Terminated(BaseException):
@@ -169,11 +170,15 @@ def _do(task: Callable[[Any, Item], Result], items: Sequence[Item]) -> list[Resu
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Delays signals to this thread while processes are started, which inherit that."""
+    """Delays signals to this thread while processes are started, which inherit that.
+
+    The threads of the pool inherit it too. They write to pipes whose readers may have been killed: that is an error of
+    theirs, and must not end the process.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
     finally:
@@ -192,7 +197,7 @@ def _start_worker(parent: int, shared: object) -> None:
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
     watched = multiprocessing.parent_process()
     if watched is not None:
         threading.Thread(target=_end_after, args=(watched.sentinel,), daemon=True).start()

@@ -113,6 +113,28 @@ def test_workers_end_with_their_parent(number: str, code: int) -> None:
         assert started.stderr.read() == b""
 
 
+PIPE_PROGRAM = """
+import os, signal
+from foretrace.basics.processes import Workers
+
+def end(shared, item):
+    if os.getpid() != shared:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(item)
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as the command line does
+with Workers(2, os.getpid()) as workers:
+    print(sum(workers.map(end, [bytes(1 << 22)] * 8)))
+"""
+
+
+@linux
+def test_workers_that_are_killed_while_they_are_given_work_do_not_end_their_parent() -> None:
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", PIPE_PROGRAM], capture_output=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (0, b"%d\n" % (8 << 22))
+
+
 def test_a_child_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("import pathlib; pathlib.Path(__file__).with_name('executed').touch()")
     (tmp_path / "relative").mkdir()
