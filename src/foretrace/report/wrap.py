@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, TextIO
@@ -81,12 +82,19 @@ class TableLine(list[Span]):
 
 
 def line_width(stream: TextIO) -> int | None:
-    """Returns the width at which lines are folded; None where the stream is not a terminal and COLUMNS is not set."""
+    """Returns the width at which lines are folded; None where the stream is not a terminal and COLUMNS is not set.
+
+    COLUMNS counts as not set where it is not a positive number.
+    """
+    with suppress(ValueError):
+        columns = int(os.environ.get("COLUMNS", ""))
+        if columns > 0:
+            return max(columns, MIN_WIDTH)
     try:
-        columns = int(os.environ.get("COLUMNS", "") or os.get_terminal_size(stream.fileno()).columns)
+        columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return None
-    return max(columns, MIN_WIDTH)
+    return max(columns, MIN_WIDTH) if columns > 0 else None
 
 
 def fit(lines: Sequence[Line], width: int | None) -> list[Line]:

@@ -27,6 +27,9 @@ def test_a_pipe_keeps_every_fact_on_one_line(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("COLUMNS", raising=False)
     assert line_width(io.StringIO()) is None
     assert fit_text(NOTE, io.StringIO()) == NOTE
+    for nonsense in ("0", "-1", "many"):
+        monkeypatch.setenv("COLUMNS", nonsense)
+        assert line_width(io.StringIO()) is None
     monkeypatch.setenv("COLUMNS", "80")
     assert len(fit_text(NOTE, io.StringIO()).split("\n")) > 1
 
