@@ -1,6 +1,7 @@
 """`python -m foretrace`, and the command `foretrace`."""
 
 import sys
+from contextlib import suppress
 
 from foretrace.basics.processes import INTERRUPTED, Terminated, end_on_signals, raise_on_signals
 
@@ -13,9 +14,10 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         sys.exit(INTERRUPTED)
     except Terminated as signal:
+        _say("terminated")
         sys.exit(signal.exit_code)
     except Exception as error:  # the installation is broken: the command line itself reports its own
         from foretrace.basics.last_resort import as_defect, show_plainly, wants_traceback
@@ -27,6 +29,13 @@ def main() -> None:
         sys.exit(defect.exit_code)
     finally:
         end_on_signals()
+
+
+def _say(text: str) -> None:
+    """Writes a line to stderr, where that is open; `print` would take stdout instead."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -247,17 +247,15 @@ def _prepare_process() -> None:
 
 def _exit_code(arguments: list[str]) -> int:
     if sys.stdout is None:  # closed by whoever started the program
-        _say("error: the answer cannot be written: standard output is closed")
-        return 3
+        return _unwritten("standard output is closed")
     # A command that is interrupted while it prints JSON must not leave half a document, nor two.
     document = StringIO() if "--json" in arguments else None
     try:
         code, failure = _outcome(arguments, document)
         return _show(code, failure, document)
     except OSError as error:
-        _say(f"error: the answer cannot be written: {error.strerror}")
         _discard_output()
-        return 3
+        return _unwritten(error.strerror)
     except (KeyboardInterrupt, Terminated) as error:
         _say("interrupted")
         return error.exit_code if isinstance(error, Terminated) else INTERRUPTED
@@ -330,6 +328,13 @@ def _say(text: str) -> None:
     """Writes to stderr; where nobody can read it, the exit code still tells."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+def _unwritten(reason: str | None) -> int:
+    """Says why the answer could not be printed; returns the exit code."""
+    error = InputError("unwritable-file", f"the answer cannot be written: {reason}")
+    _say(f"error: {error}")
+    return error.exit_code
 
 
 def _refuse_empty(arguments: list[str]) -> None:

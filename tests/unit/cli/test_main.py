@@ -111,5 +111,28 @@ def test_the_exit_code_does_not_depend_on_stderr() -> None:
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize("stream", [">&-", ">/dev/full"])
+def test_an_answer_that_nobody_gets_is_an_error_with_a_code(stream: str) -> None:
+    words = ["/bin/sh", "-c", f'exec "$@" {stream}', "sh", *COMMAND, "list", "models"]
+    done = subprocess.run(words, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 3
+    assert b"[unwritable-file]" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+def test_a_signal_while_the_command_line_is_imported(number: str, code: int) -> None:
+    program = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == 'foretrace.cli': signal.raise_signal(signal.{number})\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from foretrace.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines()), done.stdout) == (code, 1, b"")
+
+
 def test_a_null_character_is_refused() -> None:
     assert call("inspect", "a\0b") == 2
