@@ -72,7 +72,7 @@ class FileRegistry:
         key = state.st_dev, state.st_ino
         if stat.S_ISREG(state.st_mode):
             # An output that is already written is another file than before; its path is the same.
-            if self._outputs and (key in self._outputs or os.path.realpath(path) in self._outputs):
+            if self._outputs and (key in self._outputs or _real_path(path) in self._outputs):
                 raise _overwritten(path, "would be written over")
             self._inputs[key] = str(path)
         elif not stat.S_ISCHR(state.st_mode):
@@ -120,7 +120,7 @@ def file_id(path: str | Path) -> FileId | None:
 def _keys(path: Path) -> tuple[FileId | str, ...]:
     """Returns what identifies an output: its path after links and, where there is one, the file; nothing of devices."""
     try:
-        real = os.path.realpath(path)
+        real = _real_path(path)
         state = path.stat()
     except OSError:
         return (real,)
@@ -129,6 +129,14 @@ def _keys(path: Path) -> tuple[FileId | str, ...]:
     if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
         return ()
     return real, (state.st_dev, state.st_ino)
+
+
+def _real_path(path: str | Path) -> str:
+    """Returns a path after links; the path itself where the current folder, which it begins in, is gone."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return str(path)
 
 
 def _overwritten(path: str | Path, problem: str) -> UsageError:

@@ -219,6 +219,16 @@ def test_hard_and_symbolic_links_lead_to_inputs(
     assert contents(place) == before
 
 
+def test_the_current_folder_may_be_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "gone").mkdir()
+    monkeypatch.chdir("gone")
+    (place / "gone").rmdir()
+    assert call("simulate", str(place / "job.txt"), *ON, "-o", str(place / "out.json")) == 0
+    assert call("simulate", str(place / "job.txt"), *ON, "-o", "out.json") == 3
+    assert call("simulate", str(place / "job.txt"), *ON, "-o", str(place / "job.txt")) == 2
+    monkeypatch.chdir(place)
+
+
 class TestNeighbours:
     """Files next to a launch script."""
 
