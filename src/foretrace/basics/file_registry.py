@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -41,16 +41,28 @@ class FileRegistry:
         if folder:
             if any(key in self._input_folders for key in keys):
                 raise _overwritten(path, "holds files that are read")
+            above = Path(_real_path(path))
+            if any(str(place) in self._outputs for place in (above, *above.parents)):
+                raise _overwritten(path, "would be a file and a folder")
             self._output_folders |= dict.fromkeys(keys, str(path))
         else:
-            if any(key in self._outputs for key in keys):
+            if self._is_output(keys):
                 raise _overwritten(path, "would be written twice")
+            folders = [Path(key) for key in self._output_folders if isinstance(key, str)]
+            if any(Path(_real_path(path)) in (place, *place.parents) for place in folders):
+                raise _overwritten(path, "would be a file and a folder")
             self.check_output(path)
             self._outputs |= dict.fromkeys(keys, str(path))
 
     def is_claimed(self, path: Path) -> bool:
         """Returns whether a file is an output."""
-        return any(key in self._outputs for key in _keys(path))
+        return self._is_output(_keys(path))
+
+    def _is_output(self, keys: Iterable[FileId | str]) -> bool:
+        # Another process may have replaced an output since it was claimed; a new file can get the inode of the old one.
+        return any(
+            key in self._outputs and (isinstance(key, str) or file_id(self._outputs[key]) == key) for key in keys
+        )
 
     def check_output(self, path: Path) -> None:
         """Raises UsageError if a file that is to be written was read."""
@@ -59,7 +71,7 @@ class FileRegistry:
 
     def check_input(self, path: str | Path) -> None:
         """Raises UsageError if a file that is to be read is an output."""
-        if self._outputs and any(key in self._outputs for key in _keys(Path(path))):
+        if self._outputs and self._is_output(_keys(Path(path))):
             raise _overwritten(path, "would be written over")
 
     def add_input(self, path: str | Path, state: os.stat_result) -> None:
@@ -72,7 +84,7 @@ class FileRegistry:
         key = state.st_dev, state.st_ino
         if stat.S_ISREG(state.st_mode):
             # An output that is already written is another file than before; its path is the same.
-            if self._outputs and (key in self._outputs or _real_path(path) in self._outputs):
+            if self._outputs and self._is_output((key, _real_path(path))):
                 raise _overwritten(path, "would be written over")
             self._inputs[key] = str(path)
         elif not stat.S_ISCHR(state.st_mode):

@@ -65,6 +65,29 @@ def test_two_outputs_are_two_files(files: FileRegistry, tmp_path: Path) -> None:
         write_text(tmp_path / "new", "an output may be written again")
 
 
+@pytest.mark.usefixtures("files")
+def test_an_output_that_another_process_replaces_is_no_longer_its_old_file(tmp_path: Path) -> None:
+    claim_output(tmp_path / "b.txt")
+    (tmp_path / "b.txt").rename(tmp_path / "other")  # stands for a new file that was given the number of the old one
+    (tmp_path / "b.txt").write_text("new")
+    claim_output(tmp_path / "other")
+    with pytest.raises(ForetraceError) as caught:
+        read_whole(tmp_path / "b.txt", "thing", "")
+    assert caught.value.code == "output-overwrites-input"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("file", "folder"), [("new", "new"), ("new", "new/below"), ("way/new", "folder/new")])
+@pytest.mark.parametrize("folder_first", [False, True])
+def test_no_output_is_a_file_and_a_folder(tmp_path: Path, file: str, folder: str, folder_first: bool) -> None:
+    claims = [(file, False), (folder, True)]
+    (first, is_folder), (second, other) = reversed(claims) if folder_first else claims
+    claim_output(tmp_path / first, folder=is_folder)
+    with pytest.raises(ForetraceError) as caught:
+        claim_output(tmp_path / second, folder=other)
+    assert caught.value.code == "output-overwrites-input"
+
+
 def test_a_folder_is_read_or_written_to(files: FileRegistry, tmp_path: Path) -> None:
     claim_output(tmp_path / "folder", folder=True)
     with pytest.raises(ForetraceError) as caught:
