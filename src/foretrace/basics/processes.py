@@ -188,14 +188,15 @@ def _signals_held() -> Iterator[None]:
 def _start_worker(parent: int, shared: object) -> None:
     """Prepares a worker process.
 
-    Ctrl-C reaches all processes of a terminal: the one that collects results handles it and ends the others.
+    Ctrl-C reaches all processes of a terminal: the one that collects results handles it and ends the others. A signal
+    that was ignored, as `nohup` does, stays ignored.
     """
     import multiprocessing
     import threading
     import warnings
 
-    for number in _ENDING:
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    end_on_signals()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
     watched = multiprocessing.parent_process()

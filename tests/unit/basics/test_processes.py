@@ -113,6 +113,21 @@ def test_workers_end_with_their_parent(number: str, code: int) -> None:
         assert started.stderr.read() == b""
 
 
+def hang_up(shared: None, item: int) -> int:  # noqa: ARG001 - a task
+    os.kill(os.getpid(), signal.SIGHUP)
+    return os.getpid()
+
+
+@linux
+def test_workers_ignore_what_their_parent_ignores() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Workers(2, None) as workers:
+            assert os.getpid() not in set(workers.map(hang_up, range(4)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 PIPE_PROGRAM = """
 import os, signal
 from foretrace.basics.processes import Workers
