@@ -1,13 +1,16 @@
 """`python -m foretrace`, and the command `foretrace`."""
 
+import signal
 import sys
 from contextlib import suppress
-
-from foretrace.basics.processes import INTERRUPTED, Terminated, end_on_signals, raise_on_signals
 
 
 def main() -> None:
     """Runs the command line; a signal ends it quietly even while it is still starting."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would leave a traceback of the next import
+    from foretrace.basics.processes import INTERRUPTED, Terminated, end_on_signals, raise_on_signals
+
     raise_on_signals()
     try:
         from foretrace.cli.main import run
@@ -16,9 +19,9 @@ def main() -> None:
     except KeyboardInterrupt:
         _say("interrupted")
         sys.exit(INTERRUPTED)
-    except Terminated as signal:
+    except Terminated as error:
         _say("terminated")
-        sys.exit(signal.exit_code)
+        sys.exit(error.exit_code)
     except Exception as error:  # the installation is broken: the command line itself reports its own
         from foretrace.basics.last_resort import as_defect, show_plainly, wants_traceback
 

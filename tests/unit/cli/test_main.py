@@ -119,19 +119,30 @@ def test_an_answer_that_nobody_gets_is_an_error_with_a_code(stream: str) -> None
     assert b"[unwritable-file]" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
-def test_a_signal_while_the_command_line_is_imported(number: str, code: int) -> None:
+def ended_at_import(module: str, number: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs the command line and sends it a signal when it imports a module."""
     program = (
         "import signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
-        f"        if name == 'foretrace.cli': signal.raise_signal(signal.{number})\n"
+        f"        if name == '{module}': signal.raise_signal(signal.{number})\n"
         "sys.meta_path.insert(0, Finder())\n"
         "from foretrace.__main__ import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+def test_a_signal_while_the_command_line_is_imported(number: str, code: int) -> None:
+    done = ended_at_import("foretrace.cli", number)
     assert (done.returncode, len(done.stderr.splitlines()), done.stdout) == (code, 1, b"")
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_before_signals_are_handled(number: str) -> None:
+    done = ended_at_import("foretrace.basics.processes", number)
+    assert (done.returncode, done.stderr, done.stdout) == (-getattr(signal, number), b"", b"")
 
 
 def test_a_null_character_is_refused() -> None:
