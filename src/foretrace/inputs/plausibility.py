@@ -35,8 +35,23 @@ MIN_STALL_S: Final = 5e-3
 GAP_S: Final = 1.5e-6
 """The time between two kernels of a stream, where one is put after the other (traces have medians of 1.2 to 1.6 µs)."""
 
+MIN_KERNEL_S: Final = 0.3e-6
+"""The time of the shortest kernels: 0.67 µs in traces of an H200, 1.3 µs of an A100."""
+
+CALL_S: Final = (0.2e-6, 0.3e-3)
+"""The time of a launch on the host; real recordings have medians of 4 to 10 µs, and 48 µs if there is only one. A
+launch takes longer where the queue of its stream is full, so that only the shortest of a recording says something."""
+
+MAX_QUEUED_GAP_S: Final = 25e-6
+"""The median time between two kernels of a device of which the second was queued in time: 1 to 3 µs in recordings, 4
+to 11 µs in those that lost part of their kernels."""
+
+_QUEUED_S: Final = 20e-6
+"""How long before the device is free a kernel must have been issued to be queued in time."""
+_MIN_QUEUED: Final = 20
+
 _MAX_MENDED: Final = 0.05
-"""The share of all work up to which impossible rows are mended or left out."""
+"""The share of all work up to which rows that cannot be are mended or left out."""
 
 _MIN_CONTRADICTION: Final = 0.01
 """The part of all recorded time that many rows must be out of order by for the recording to contradict itself."""
@@ -315,18 +330,35 @@ def overlapped_s(work: RecordedWork, kept: Mask) -> tuple[float, int]:
     return (total_s, int(long.sum())) if total_s > _MIN_REPORTED * float(work.duration_s[rows].sum()) else (0.0, 0)
 
 
-def slow_repeats(work: RecordedWork, kept: Mask) -> Longs:
-    """Returns rows that took over ten times the median of the same work, by a share of all time that is reported."""
+def odd_repeats(work: RecordedWork, kept: Mask) -> tuple[Longs, Longs]:
+    """Returns rows that took over ten times the median of the same work, and rows that took less than a tenth.
+
+    Slow rows count if each takes a share of all time worth a word, fast ones if together they lack so much.
+    """
     rows = np.flatnonzero(kept & (work.repeats >= 0))
     if len(rows) < _MIN_REPEATS:
-        return rows[:0]
+        return rows[:0], rows[:0]
     order = rows[np.lexsort((work.duration_s[rows], work.repeats[rows]))]
     _, first, counts = np.unique(work.repeats[order], return_index=True, return_counts=True)
     middle_s = np.repeat(work.duration_s[order[first + (counts - 1) // 2]], counts)
     enough = np.repeat(counts, counts) >= _MIN_REPEATS
-    excess_s = work.duration_s[order] - _TEN_TIMES * middle_s
+    duration_s = work.duration_s[order]
     worth_s = _MIN_REPORTED * float(work.duration_s[kept].sum())
-    return order[enough & (middle_s > 0) & (excess_s > 0) & (work.duration_s[order] > worth_s)]
+    slow = enough & (middle_s > 0) & (duration_s > _TEN_TIMES * middle_s) & (duration_s > worth_s)
+    fast = enough & (_TEN_TIMES * duration_s < middle_s)
+    lacks_s = float((middle_s - duration_s)[fast].sum())
+    return order[slow], order[fast & (lacks_s > worth_s)]
+
+
+def queued_gap_s(work: RecordedWork, kept: Mask) -> float:
+    """Returns the median time for which a device did nothing before work that was queued in time; 0 without such."""
+    rows = np.flatnonzero(kept)
+    rows = rows[np.argsort(work.start_s[rows], kind="stable")]
+    free_s = np.maximum.accumulate(work.end_s[rows])[:-1]
+    rows = rows[1:]
+    queued = work.issued_s[rows] < free_s - _QUEUED_S  # False where it is not known when a row was issued
+    gap_s = np.maximum(work.start_s[rows] - free_s, 0.0)[queued]
+    return float(np.median(gap_s)) if len(gap_s) >= _MIN_QUEUED else 0.0
 
 
 def duplicates(columns: Sequence[NDArray[Any]]) -> Mask:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from foretrace.inputs.plausibility import RecordedWork, check_work, duplicates, overlapped_s, slow_repeats
+from foretrace.inputs.plausibility import RecordedWork, check_work, duplicates, odd_repeats, overlapped_s, queued_gap_s
 
 COUNT = 100
 
@@ -86,9 +88,26 @@ def test_overlaps_are_counted() -> None:
 
 def test_a_slow_repetition_is_found() -> None:
     everything = np.ones(COUNT, dtype=bool)
-    assert not len(slow_repeats(steady(), everything))
-    assert slow_repeats(steady(duration_s=changed("duration_s", 7, 11e-3)), everything).tolist() == [7]
-    assert not len(slow_repeats(steady(duration_s=changed("duration_s", 7, 9e-3)), everything))
+    for at_7_s, slow, fast in ((1e-3, [], []), (11e-3, [7], []), (9e-3, [], [])):
+        rows = odd_repeats(steady(duration_s=changed("duration_s", 7, at_7_s)), everything)
+        assert [row.tolist() for row in rows] == [slow, fast]
+
+
+def test_fast_repetitions_are_found_if_they_lack_much() -> None:
+    duration_s = steady().duration_s.copy()
+    for seconds, fast in ((0.11e-3, []), (0.09e-3, [7, 8, 9])):
+        duration_s[[7, 8, 9]] = seconds
+        slow, rows = odd_repeats(steady(duration_s=duration_s), np.ones(COUNT, dtype=bool))
+        assert not len(slow) and sorted(rows.tolist()) == fast
+
+
+def test_a_device_that_waits_before_queued_work_is_found() -> None:
+    work = steady(issued_s=steady().start_s - 10e-3)
+    gap_s = float(work.start_s[1] - work.end_s[0])
+    everything = np.ones(COUNT, dtype=bool)
+    assert queued_gap_s(work, everything) == pytest.approx(gap_s)
+    assert queued_gap_s(replace(work, duration_s=work.duration_s / 2), everything) == pytest.approx(gap_s + 0.5e-3)
+    assert queued_gap_s(replace(work, issued_s=work.start_s), everything) == 0.0
 
 
 def test_equal_rows_are_duplicates_wherever_they_are() -> None:

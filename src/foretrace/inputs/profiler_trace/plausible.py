@@ -6,6 +6,7 @@ Every command reads a trace through `plausible`, so that all of them see the sam
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Final
 
@@ -15,15 +16,19 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError, quoted, shown
 from foretrace.basics.units import format_time
 from foretrace.inputs.plausibility import (
+    CALL_S,
     MAX_CLOCKS_APART_S,
+    MAX_QUEUED_GAP_S,
+    MIN_KERNEL_S,
     RecordedWork,
     check_work,
     contradiction,
     diagnostics,
     duplicates,
+    odd_repeats,
     overlap_note,
     overlapped_s,
-    slow_repeats,
+    queued_gap_s,
 )
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.calls import Does, does
@@ -48,6 +53,14 @@ _MIN_LAUNCHED: Final = 0.25
 
 _TWICE_SHARE: Final = 0.8
 """The share of work from which on that is there twice a recording is taken to hold everything twice."""
+
+_ODD_REPEATS: Final = ("over ten times as long as usual", "less than a tenth of the usual time")
+_MAX_SHORT: Final = 0.05
+"""The share of kernels that may seem to take no time (older traces have whole microseconds), or of odd launches."""
+
+_MIN_LAUNCHES: Final = 8
+_MAX_MARK_GAP: Final = 0.05
+"""The share of a step by which the next one's mark may begin later; real ones leave less than 0.5 %."""
 
 _MAX_MARKS: Final = 1_000
 _MIN_MISSING: Final = 0.01
@@ -77,11 +90,14 @@ def plausible(trace: RankProfile) -> RankProfile:
     overlap_s, count = overlapped_s(mended, kept)
     if count:
         notes.append(overlap_note(overlap_s, count, trace.path))
-    slow = [row for row in slow_repeats(mended, kept).tolist() if _is_slow(trace, links, device, row)]
-    if slow:
-        text = f"{describe(slow[0])} takes over ten times as long as usual"
-        text += f", and {len(slow) - 1:,} more do" if len(slow) > 1 else ""
-        notes.append(Diagnostic("warning", "implausible-time", f"{text}: kept as recorded", trace.path))
+    for text, rows in zip(_ODD_REPEATS, odd_repeats(mended, kept), strict=True):
+        odd = [row for row in rows.tolist() if _is_odd(trace, links, device, row)]
+        if odd:
+            text = f"{describe(odd[0])} takes {text}"
+            text += f", and {len(odd) - 1:,} more do" if len(odd) > 1 else ""
+            notes.append(Diagnostic("warning", "implausible-time", f"{text}: kept as recorded", trace.path))
+    texts = (*_odd_durations(trace, device), *_odd_gaps(mended, kept), *_odd_calls(trace))
+    notes += [Diagnostic("warning", "implausible-time", f"{text}; kept as recorded", trace.path) for text in texts]
     if mended is not work or not kept.all():
         trace = _mended(trace, device, mended, kept)
     return replace(trace, diagnostics=(*trace.diagnostics, *notes)) if notes else trace
@@ -101,13 +117,60 @@ def _mended(trace: RankProfile, device: Longs, work: RecordedWork, kept: Mask) -
     return replace(trace, events=events, origin_ns=trace.origin_ns + round(first_s * 1e9))
 
 
-def _is_slow(trace: RankProfile, links: EventLinks, device: Longs, row: int) -> bool:
-    """Returns whether a kernel is slow among those of its name and inputs too, where inputs were recorded."""
+def _is_odd(trace: RankProfile, links: EventLinks, device: Longs, row: int) -> bool:
+    """Returns whether a kernel is slow or fast among those of its name and inputs too, where inputs were recorded."""
     events = trace.events
     own = device[events.name[device] == events.name[device[row]]]
     inputs = np.where(links.op[own] >= 0, events.inputs[links.op[own]], -1)
     own = own[inputs == inputs[own == device[row]][0]]
-    return bool(events.duration_s[device[row]] > 10 * np.median(events.duration_s[own]))
+    duration_s, usual_s = float(events.duration_s[device[row]]), float(np.median(events.duration_s[own]))
+    return duration_s > 10 * usual_s or 10 * duration_s < usual_s
+
+
+def _odd_durations(trace: RankProfile, device: Longs) -> Iterator[str]:
+    """Yields what to say of kernels that are shorter than any kernel."""
+    kernels = device[trace.events.category[device] == EventCategory.KERNEL]
+    short = kernels[trace.events.duration_s[kernels] < MIN_KERNEL_S]
+    if len(short) > _MAX_SHORT * len(kernels):
+        least = format_time(MIN_KERNEL_S)
+        yield (
+            f"{len(short):,} of {len(kernels):,} kernels take less than {least}, which no kernel does, first "
+            f"{_described(trace, int(short[0]))}; a unit may be mistaken"
+        )
+
+
+def _odd_gaps(work: RecordedWork, kept: Mask) -> Iterator[str]:
+    """Yields what to say of a device that does nothing although work is queued."""
+    gap_s = queued_gap_s(work, kept)
+    if gap_s > MAX_QUEUED_GAP_S:
+        yield (
+            f"the device does nothing for {format_time(gap_s)} (median) before kernels that were queued in time: "
+            "kernels are missing, or durations are too short"
+        )
+
+
+def _odd_calls(trace: RankProfile) -> Iterator[str]:
+    """Yields what to say of launches that are far shorter or longer on the host than any, or that overlap."""
+    events = trace.events
+    calls = events.of(EventCategory.RUNTIME)
+    launches = calls[trace.named(lambda name: _LAUNCH.match(name) is not None)[calls]]
+    if len(launches) < _MIN_LAUNCHES:
+        return
+    duration_s = events.duration_s[launches]
+    shortest_s, median_s = float(duration_s.min()), float(np.median(duration_s))
+    if median_s < CALL_S[0] or shortest_s > CALL_S[1]:
+        what = f"half of all launches take less than {format_time(median_s)}"
+        if median_s >= CALL_S[0]:
+            what = f"each launch takes {format_time(shortest_s)} or more"
+        yield f"{what} on the host, and a launch takes microseconds; a unit may be mistaken"
+    launches = launches[np.lexsort((events.start_s[launches], events.thread[launches]))]
+    same = events.thread[launches[1:]] == events.thread[launches[:-1]]
+    crossed = same & (events.end_s[launches[:-1]] > events.start_s[launches[1:]] + MAX_CLOCKS_APART_S)
+    if crossed.sum() > _MAX_SHORT * len(launches):
+        yield (
+            f"{int(crossed.sum()):,} of {len(launches):,} launches run on while their thread begins the next, first "
+            f"at {format_time(float(events.start_s[launches[:-1][crossed][0]]))}"
+        )
 
 
 def _described(trace: RankProfile, event: int) -> str:
@@ -128,8 +191,6 @@ def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProf
     # Events are in order of start and duration: only those with an equal neighbour can be there twice.
     equal = (np.diff(events.start_s) == 0) & (np.diff(events.duration_s) == 0)
     asked = np.flatnonzero(np.concatenate([equal, [False]]) | np.concatenate([[False], equal]))
-    if not len(asked):
-        return trace
     columns = [getattr(events, field.name) for field in fields(events)]
     again = np.zeros(len(events), dtype=bool)
     again[asked] = duplicates([column[asked] for column in columns if column is not None])
@@ -142,6 +203,7 @@ def _without_duplicates(trace: RankProfile, notes: list[Diagnostic]) -> RankProf
         doubled |= again & (ops | ranges)
     else:
         doubled = again
+    doubled |= _launched_once(trace)
     if not doubled.any():
         return trace
     first = int(np.flatnonzero(doubled)[0])
@@ -160,6 +222,20 @@ def _on_two_streams(trace: RankProfile, asked: Longs, numbered: Mask) -> Mask:
             [column[work] for column in (events.start_s, events.duration_s, events.name, events.correlation)]
         )
     return again if 2 * again.sum() > _TWICE_SHARE * (numbered & (events.thread < 0)).sum() else np.zeros_like(again)
+
+
+def _launched_once(trace: RankProfile) -> Mask:
+    """Returns kernels that are there again at another time or on another stream: a launch that is not of a graph runs
+    one kernel."""
+    events = trace.events
+    again = np.zeros(len(events), dtype=bool)
+    calls = events.of(EventCategory.RUNTIME)
+    launches = calls[trace.named(lambda name: _LAUNCH.match(name) is not None)[calls]]
+    kernels = events.of(EventCategory.KERNEL)
+    kernels = kernels[(events.correlation[kernels] >= 0)]
+    kernels = kernels[np.isin(events.correlation[kernels], events.correlation[launches])]
+    again[kernels] = duplicates([column[kernels] for column in (events.correlation, events.name, events.duration_s)])
+    return again
 
 
 def _work(trace: RankProfile, links: EventLinks, device: Longs) -> RecordedWork:
@@ -234,11 +310,20 @@ def _with_right_marks(trace: RankProfile, notes: list[Diagnostic]) -> RankProfil
     elif (gaps > 1).any():
         first = shown(trace.names(right)[int(np.argmax(gaps > 1))])
         text = f"marks of steps are missing, first after {first}: {MISSING_MARKS}"
+    elif len(late := _late_marks(trace, right)):
+        first = shown(trace.names(late[:1])[0])
+        text = f"marks of steps do not follow each other, first {first} begins late: each step ends with the next mark"
     if text:
         notes.append(Diagnostic("warning", "overlapping-steps", text, trace.path))
     rows = np.ones(len(events), dtype=bool)
     rows[marks[wrong]] = False
     return trace if rows.all() else replace(trace, events=events.rows(rows))
+
+
+def _late_marks(trace: RankProfile, marks: Longs) -> Longs:
+    """Returns the marks that do not begin where the one before them ended, as the profiler writes them."""
+    start_s, end_s = trace.events.start_s[marks], trace.events.end_s[marks]
+    return marks[1:][start_s[1:] - end_s[:-1] > MAX_CLOCKS_APART_S + _MAX_MARK_GAP * (start_s[1:] - start_s[:-1])]
 
 
 def _conflicting(numbers: Longs, start_s: Floats, end_s: Floats) -> Mask:

@@ -51,6 +51,13 @@ def test_events_that_are_there_twice_count_once(tmp_path: Path) -> None:
     assert codes(tmp_path, [*content, content[5]]) == (["duplicate-event"], len(content))
 
 
+@pytest.mark.parametrize("change", [{"ts": 60}, {"args": {"stream": 13, "correlation": 1}}])
+def test_a_kernel_that_is_there_again_in_another_place_counts_once(tmp_path: Path, change: dict[str, Any]) -> None:
+    content = events()
+    first = content[of_kernels(content)[0]]
+    assert codes(tmp_path, [*content, first | change]) == (["duplicate-event"], len(content))
+
+
 @pytest.mark.parametrize("which", [2, STEPS * KERNELS // 2, STEPS * KERNELS - 1])
 @pytest.mark.parametrize("move_us", [-1e6, -2e4, 2e4, 1e6])
 def test_a_kernel_that_was_moved_is_named_and_put_back(tmp_path: Path, which: int, move_us: float) -> None:
@@ -76,6 +83,52 @@ def test_steps_that_overlap_are_said(tmp_path: Path) -> None:
     marks = [event for event in content if event["cat"] == "user_annotation"]
     marks[1]["ts"] += 500
     assert codes(tmp_path, content)[0] == ["overlapping-steps"]
+
+
+@pytest.mark.parametrize(
+    ("category", "factor"), [("kernel", 0), ("kernel", 1e-3), ("cuda_runtime", 1e3), ("cuda_runtime", 1e-3)]
+)
+def test_durations_in_another_unit_are_said(tmp_path: Path, category: str, factor: float) -> None:
+    content = events()
+    for event in content:
+        if event["cat"] == category:
+            event["dur"] *= factor
+    assert "implausible-time" in codes(tmp_path, content)[0]
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3])
+def test_a_trace_in_another_unit_is_said(tmp_path: Path, factor: float) -> None:
+    content = [{**event, "ts": factor * event["ts"], "dur": factor * event["dur"]} for event in events()]
+    assert "implausible-time" in codes(tmp_path, content)[0]
+
+
+def test_kernels_that_are_too_short_are_said(tmp_path: Path) -> None:
+    content = events()
+    for event in content:
+        event["dur"] *= 0.4 if event["cat"] == "kernel" else 1
+    assert codes(tmp_path, content)[0] == ["implausible-time"]
+
+
+def test_launches_that_run_on_are_said(tmp_path: Path) -> None:
+    content = events()
+    for event in content[4:30:5]:
+        event["dur"] *= 100 if event["cat"] == "cuda_runtime" else 1
+    assert "implausible-time" in codes(tmp_path, content)[0]
+
+
+@pytest.mark.parametrize("factor", [0, 0.5])
+def test_marks_that_do_not_follow_each_other_are_said(tmp_path: Path, factor: float) -> None:
+    content = events()
+    for mark in marks_of(content):
+        mark["dur"] *= factor
+    assert codes(tmp_path, content)[0] == ["overlapping-steps"]
+
+
+def test_a_wait_that_fills_its_step_and_more_does_not_make_it_negative(tmp_path: Path) -> None:
+    content = [*events(), span("cuda_runtime", "cudaStreamSynchronize", 0, 1500, correlation=2000)]
+    trace = read_trace(write(tmp_path, document(content)))
+    steps = find_counted_steps(trace, EventLinks(trace)).steps
+    assert (steps.end_s > steps.start_s).all()
 
 
 def step_s(folder: Path, content: list[dict[str, Any]]) -> float:

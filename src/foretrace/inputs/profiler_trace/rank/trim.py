@@ -42,6 +42,8 @@ def trimmed(streams: Streams, steps: Steps) -> Steps:
             beyond_s = end[at] - end_s if ends_with else begin_s - start[at]
             if len(own) == 1 and beyond_s > _BEYOND * (end[at] - start[at]):
                 continue  # the step does more than that before or after
+            if begin_s <= start[at] if ends_with else end_s >= end[at]:
+                continue  # nothing of the step would be left
             of_event[extra] = -1
             if ends_with:
                 end[at] = begin_s
