@@ -50,6 +50,9 @@ _QUEUED_S: Final = 20e-6
 """How long before the device is free a kernel must have been issued to be queued in time."""
 _MIN_QUEUED: Final = 20
 
+MAX_LINK_BYTES_PER_S: Final = 4e12
+"""NVLink 6 has 3.6 TB/s for each GPU, both ways together (NVIDIA, Vera Rubin NVL72)."""
+
 _MAX_MENDED: Final = 0.05
 """The share of all work up to which rows that cannot be are mended or left out."""
 

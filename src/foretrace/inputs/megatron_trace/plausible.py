@@ -17,13 +17,13 @@ from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, SubOp, 
 from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.layout import TraceJob, last_iteration
 from foretrace.inputs.megatron_trace.recording import Recording
-from foretrace.inputs.plausibility import MAX_GPU_FLOPS
+from foretrace.inputs.plausibility import MAX_LINK_BYTES_PER_S
 
 MIN_FILLED: Final = 0.5
 MAX_GAP_SHARE: Final = 0.2
 MAX_TIMES_MEDIAN: Final = 10.0
-MAX_LINK_BYTES_PER_S: Final = 4e12
-"""NVLink 6 has 3.6 TB/s for each GPU, both ways together (NVIDIA, Vera Rubin NVL72)."""
+MAX_FLOPS: Final = 2e16
+"""NVIDIA's B300 has 1.5e16 FLOP/s in fp4."""
 MAX_OUTSIDE_MS: Final = 1.0
 MAX_OUTSIDE_SHARE: Final = 0.05
 """How far communication may lie outside of its op: 0.6 ms in one of 16,000 that we know."""

@@ -51,6 +51,9 @@ _CAPTURE: Final = re.compile(r"(cuda|hip|cu)Stream(Begin|End)Capture")
 _MIN_LAUNCHED: Final = 0.25
 """The share of a device's time whose launches must be known, if any are."""
 
+_MAX_UNLAUNCHED: Final = 0.02
+"""The share of a device's time whose launches may be missing without a word."""
+
 _TWICE_SHARE: Final = 0.8
 """The share of work from which on that is there twice a recording is taken to hold everything twice."""
 
@@ -86,7 +89,7 @@ def plausible(trace: RankProfile) -> RankProfile:
         raise error
     notes += diagnostics(findings, describe, "kernels and copies", trace.path)
     notes += _missing(trace, links, device)
-    _check_launches(trace, links, device)
+    notes += _without_launches(trace, links, device)
     overlap_s, count = overlapped_s(mended, kept)
     if count:
         notes.append(overlap_note(overlap_s, count, trace.path))
@@ -382,19 +385,31 @@ def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagn
     return [Diagnostic("warning", "launch-without-kernel", f"{text}: steps may be longer than it shows", trace.path)]
 
 
-def _check_launches(trace: RankProfile, links: EventLinks, device: Longs) -> None:
-    """Raises an error where launches were recorded, and most of the time on devices belongs to none of them."""
-    launched = links.launch[device] >= 0
-    duration_s = trace.events.duration_s[device]
-    recorded = launched.any() or trace.named(lambda name: _LAUNCH.match(name) is not None).any()
-    if recorded and float(duration_s[launched].sum()) < _MIN_LAUNCHED * float(duration_s.sum()):
-        lost = int((~launched).sum())
-        raise InputError(
-            "not-recorded",
-            f"{lost:,} of {len(device):,} kernels and copies belong to no launch of the trace, and to no step",
-            where=trace.path,
-            hint="correlations of this trace are wrong or launches are missing; record whole steps",
-        )
+def _without_launches(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:
+    """Returns what to say of work whose launches were not recorded, if other launches were.
+
+    Raises:
+        InputError: Most of the time on devices is of such work.
+    """
+    events = trace.events
+    known = links.launch[device] >= 0
+    duration_s = events.duration_s[device]
+    total_s = max(float(duration_s.sum()), 1e-12)
+    text = f"of {len(device):,} kernels and copies belong to no launch of the trace, and to no step"
+    recorded = known.any() or trace.named(lambda name: _LAUNCH.match(name) is not None).any()
+    if recorded and float(duration_s[~known].sum()) > (1 - _MIN_LAUNCHED) * total_s:
+        hint = "correlations of this trace are wrong or launches are missing; record whole steps"
+        raise InputError("not-recorded", f"{int((~known).sum()):,} {text}", where=trace.path, hint=hint)
+    # Work that was launched before the recording began precedes all other work of its stream.
+    queues, queue = np.unique(np.stack([events.device[device], events.stream[device]]), axis=1, return_inverse=True)
+    first_s = np.full(queues.shape[1], np.inf)
+    np.minimum.at(first_s, queue.ravel()[known], events.start_s[device][known])
+    lost = ~known & (events.start_s[device] > first_s[queue.ravel()])
+    share = float(duration_s[lost].sum()) / total_s
+    if share <= _MAX_UNLAUNCHED:
+        return []
+    text += f", first {_described(trace, int(device[lost][0]))}: {share:.0%} of the time on devices is left out"
+    return [Diagnostic("warning", "not-recorded", f"{int(lost.sum()):,} {text}", trace.path)]
 
 
 def _captured(trace: RankProfile, launches: Longs) -> Mask:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from foretrace.basics.errors import Diagnostic, InputError, shown
+import numpy as np
+
+from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
 from foretrace.inputs.option_values import HostMode
+from foretrace.inputs.plausibility import MAX_LINK_BYTES_PER_S
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.host_modes import mode_notes, times
+from foretrace.inputs.profiler_trace.job.communication import communications
 from foretrace.inputs.profiler_trace.job.gradients import with_gradients_reduced
 from foretrace.inputs.profiler_trace.job.ranks import Meetings
 from foretrace.inputs.profiler_trace.job.resize import communicate
@@ -47,7 +51,7 @@ def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> 
     )
     kernels = [device_kernels(rank.trace, rank.links) for rank in ranks]
     texts = tuple({event: kernel_text(kernel) for event, kernel in of_event.items()} for of_event in kernels)
-    rates = [note for rank, own in zip(ranks, kernels, strict=True) for note in _rate_notes(rank.trace, own)]
+    rates = [note for rank, own in zip(ranks, kernels, strict=True) for note in _rate_notes(rank, own)]
     return JobProfile(tuple(ranks), meetings, texts, tuple(rates))
 
 
@@ -59,7 +63,7 @@ class JobProfile:
     meetings: Meetings
     kernels: tuple[dict[int, str], ...]
     rates: tuple[Diagnostic, ...] = ()
-    """Reports kernels that are faster than their GPU can be."""
+    """What to say of kernels that are faster than their GPU or its links can be."""
 
     @property
     def recorded_s(self) -> float:
@@ -114,23 +118,29 @@ class JobProfile:
         return Path(rank.trace.path).name if len(self.ranks) > 1 else None
 
 
-def _rate_notes(trace: RankProfile, kernels: Mapping[int, Kernel]) -> list[Diagnostic]:
-    """Returns a warning on kernels that compute more than the SMs of their GPU can."""
+def _rate_notes(rank: RankStep, kernels: Mapping[int, Kernel]) -> list[Diagnostic]:
+    """Returns warnings on kernels that compute more than the SMs of their GPU can, or send more than any link."""
+    trace = rank.trace
     sms = max((device.sms for device in trace.devices), default=0) or MAX_SMS
-    duration_s = trace.events.duration_s
+    duration_s = np.maximum(trace.events.duration_s, 1e-6)
     fast = [
         event
         for event, kernel in kernels.items()
         if isinstance(kernel, Gemm | GroupedGemm | Attention)
-        and kernel.flops > sms * MAX_FLOPS_PER_SM * 2 / DTYPE_BYTES[kernel.dtype] * max(float(duration_s[event]), 1e-6)
+        and kernel.flops > sms * MAX_FLOPS_PER_SM * 2 / DTYPE_BYTES[kernel.dtype] * duration_s[event]
     ]
-    if not fast:
-        return []
-    name = shown(trace.strings[trace.events.name[fast[0]]])
-    text = (
-        f'{len(fast):,} kernels compute more than {sms} SMs of any GPU can, first "{name}": times or shapes are wrong'
-    )
-    return [Diagnostic("warning", "implausible-rate", text, trace.path)]
+    sent = [
+        event
+        for event, call in communications(trace, rank.links).items()
+        if call.group.size > 1 and call.bytes > MAX_LINK_BYTES_PER_S * duration_s[event]
+    ]
+    notes = []
+    for events, what in ((fast, f"compute more than {sms} SMs of any GPU can"), (sent, "send more than any link can")):
+        if events:
+            name = printable(shortened(trace.strings[trace.events.name[events[0]]]))
+            text = f'{len(events):,} kernels {what}, first "{name}": times or shapes are wrong'
+            notes.append(Diagnostic("warning", "implausible-rate", text, trace.path))
+    return notes
 
 
 def _together(ranks: list[RankStep]) -> list[RankStep]:

@@ -241,9 +241,11 @@ class ProfilerTrace:
 
     @property
     def timeline_diagnostics(self) -> tuple[Diagnostic, ...]:
-        """A warning where the traces cannot be read as a timeline, which tells why."""
+        """Warnings on kernels that are too fast, or why the traces cannot be read as a timeline."""
         error = self._timeline_error
-        return () if error is None else (Diagnostic("warning", error.code, error.message, error.where),)
+        if error is not None:
+            return (Diagnostic("warning", error.code, error.message, error.where),)
+        return tuple(note for note in self.explanation.answer.diagnostics if note.code == "implausible-rate")
 
     @cached_property
     def _timeline_error(self) -> ForetraceError | None:

@@ -12,6 +12,7 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format import read_trace, read_traces
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
+from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.counted_steps import find_counted_steps
 from kineto_files import document, kernel, span, write
 
@@ -204,6 +205,25 @@ def test_kernels_without_launches_among_others_are_refused(tmp_path: Path, known
     with pytest.raises(InputError) as error:
         read_trace(write(tmp_path, document(content)))
     assert error.value.code == "not-recorded" and error.value.where
+
+
+@pytest.mark.parametrize(("elements", "told"), [(10**6, False), (10**9, True)])
+def test_collectives_that_no_link_can_carry_are_said(tmp_path: Path, elements: int, told: bool) -> None:
+    content = events()
+    for at in of_kernels(content)[KERNELS - 1 :: KERNELS]:
+        content[at]["name"] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        content[at]["args"] |= {"Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": elements}
+        content[at]["args"] |= {"Out msg nelems": elements, "Group size": 2}
+    trace = ProfilerTrace.load(write(tmp_path, document(content, distributedInfo={"rank": 0, "world_size": 2})))
+    assert [note.code for note in trace.timeline_diagnostics] == ["implausible-rate"] * told
+
+
+def test_kernels_whose_launches_are_missing_are_said(tmp_path: Path) -> None:
+    content = events()
+    launches = [at for at, event in enumerate(content) if event["name"] == "cudaLaunchKernel"]
+    early, between = set(launches[:5]), set(launches[5::4])
+    assert codes(tmp_path, [e for at, e in enumerate(content) if at not in early])[0] == []
+    assert codes(tmp_path, [e for at, e in enumerate(content) if at not in between])[0] == ["not-recorded"]
 
 
 def test_a_clock_that_jumps_ahead_leaves_a_step_out(tmp_path: Path) -> None:
