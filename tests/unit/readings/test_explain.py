@@ -250,6 +250,9 @@ def test_the_replay_is_compared_with_the_step() -> None:
     found = explain(data_parallel([1.0, 1.0]))
     assert found.replay_error is None and not found.recorded
     assert replace(found, replay_step_s=3.3).replay_error == pytest.approx(0.1)
+    for replay_s, told in ((3.01, False), (3.6, True), (0.1, True)):
+        codes = [note.code for note in replace(found, replay_step_s=replay_s).notes]
+        assert ("replay-differs" in codes) is told
 
 
 def test_weighted_median() -> None:

@@ -22,6 +22,9 @@ from foretrace.inputs.plausibility import MAX_LINK_BYTES_PER_S
 MIN_FILLED: Final = 0.5
 MAX_GAP_SHARE: Final = 0.2
 MAX_TIMES_MEDIAN: Final = 10.0
+MIN_LINK_BYTES_PER_S: Final = 3e8
+"""The rate of the fastest of all large messages: GPUs are not trained together over networks of 2.5 Gb/s."""
+MIN_LARGE_BYTES: Final = 1 << 22
 MAX_FLOPS: Final = 2e16
 """NVIDIA's B300 has 1.5e16 FLOP/s in fp4."""
 MAX_OUTSIDE_MS: Final = 1.0
@@ -49,23 +52,29 @@ def odd_times(job: TraceJob) -> list[Diagnostic]:
     return [*notes, *_outliers(job, iterations), *_uneven_passes(iterations), *_rates(job, iterations)]
 
 
-def fast_calls(recording: Recording) -> list[Diagnostic]:
-    """Reports communication that is faster than the links of any GPU."""
-    fast = [
+def odd_rates(recording: Recording) -> list[Diagnostic]:
+    """Reports communication that is faster than the links of any GPU, or all of it slower than any network."""
+    rates = [
         (item.call.bytes / (item.net_s + ROUNDING_MS / 2000), rank, item)
         for rank, items in recording.traced.items()
         for item in items
-        if item.call is not None and item.call.bytes > MAX_LINK_BYTES_PER_S * (item.net_s + ROUNDING_MS / 2000)
+        if item.call is not None and item.call.bytes > 0
     ]
-    if not fast:
-        return []
-    rate, rank, item = max(fast, key=lambda entry: entry[0])
+    fast = [entry for entry in rates if entry[0] > MAX_LINK_BYTES_PER_S]
+    if fast:
+        rate, rank, item = max(fast, key=lambda entry: entry[0])
+        text = f"moves {rate / 1e12:,.0f} TB/s, which no link does ({counted_text(len(fast), 'such call')})"
+    else:
+        # A rank alone does not tell waiting for others from moving data.
+        several = len(recording.traced) > 1
+        large = [entry for entry in rates if several and entry[2].call and entry[2].call.bytes >= MIN_LARGE_BYTES]
+        rate, rank, item = max(large, key=lambda entry: entry[0], default=(MIN_LINK_BYTES_PER_S, -1, None))
+        if item is None or rate >= MIN_LINK_BYTES_PER_S:
+            return []
+        text = f"moves {rate / 1e6:,.3g} MB/s, and no other large message more"
     trace = next(recording.job.traces(rank))
-    text = (
-        f"{item.name} moves {rate / 1e12:,.0f} TB/s, which no link does ({counted_text(len(fast), 'such call')}); "
-        f"{_UNIT}; kept as recorded"
-    )
-    return [Diagnostic("warning", "implausible-rate", text, trace.at(item.op.line))]
+    note = f"{item.name} {text}; {_UNIT}; kept as recorded"
+    return [Diagnostic("warning", "implausible-rate", note, trace.at(item.op.line))]
 
 
 def _timed(trace: RankTrace) -> list[TraceOp]:
@@ -171,7 +180,7 @@ def _outliers(job: TraceJob, iterations: Iterable[tuple[RankTrace, list[TraceOp]
     odd: list[tuple[RankTrace, TraceOp, float, float]] = []
     for entries in by_kind.values():
         usual = median(duration for _, _, duration in entries)
-        if len(entries) < 3 or usual < ROUNDING_MS:
+        if len(entries) < 2 or usual < ROUNDING_MS:
             continue
         for trace, op, duration in entries:
             if not usual / MAX_TIMES_MEDIAN <= duration <= usual * MAX_TIMES_MEDIAN:
@@ -190,7 +199,7 @@ def _uneven_passes(iterations: Iterable[tuple[RankTrace, list[TraceOp]]]) -> lis
     """Reports a rank that does not go backward as often as forward."""
     for trace, ops in iterations:
         forward, backward = (sum(op.op == name for op in ops) for name in ("forward_step", "backward_step"))
-        if forward and backward and forward != backward:
+        if backward and forward != backward:
             text = f"rank {trace.rank} goes forward {forward} times and backward {backward}: ops are missing"
             return [Diagnostic("warning", "not-recorded", text, trace.path)]
     return []

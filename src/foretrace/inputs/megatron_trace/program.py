@@ -24,7 +24,7 @@ from foretrace.inputs.megatron_trace.calls import (
 from foretrace.inputs.megatron_trace.format import RankTrace, Run, TraceOp
 from foretrace.inputs.megatron_trace.layout import TraceJob, find_job, last_iteration, mesh_of
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
-from foretrace.inputs.megatron_trace.plausible import fast_calls, odd_times
+from foretrace.inputs.megatron_trace.plausible import odd_rates, odd_times
 from foretrace.inputs.megatron_trace.recording import Recording, make_recording
 from foretrace.inputs.megatron_trace.replay import recorded_times, replay
 from foretrace.inputs.megatron_trace.whole_job.corrections import HOST_GAP_S
@@ -68,7 +68,7 @@ def lower_runs(runs: Sequence[Run], options: MegatronTraceOptions) -> Program:
         if job.ex_situ or changed or target != job.mesh:
             return _whole(job, options, target)
         recording = make_recording(job)
-        notes = [*run_notes(job), *recording.notes, *fast_calls(recording)]
+        notes = [*run_notes(job), *recording.notes, *odd_rates(recording)]
         if job.alone:
             text = "one rank alone: what it waited for others cannot be told from what communication took"
             notes.append(Diagnostic("warning", "uncertain", text, job.runs[0].path))
@@ -97,7 +97,7 @@ def recording_of(runs: Sequence[Run], options: MegatronTraceOptions) -> Recordin
 def recorded_timeline(recording: Recording) -> Timeline:
     """Returns the recorded times of every op; the step is the makespan of the aligned ranks."""
     with collector_paused():
-        notes = [*run_notes(recording.job), *recording.notes, *fast_calls(recording)]
+        notes = [*run_notes(recording.job), *recording.notes, *odd_rates(recording)]
         program = replay(recording, notes)
         graph = fold(expand(program))
         ready, start, end = recorded_times(recording, graph.classes.representative.tolist())

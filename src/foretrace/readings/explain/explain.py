@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.readings.account import account
@@ -15,6 +16,9 @@ from foretrace.readings.explain.pipeline import PipelineUse, pipeline
 from foretrace.readings.explain.rows import OpRows
 from foretrace.readings.explain.stragglers import RankLateness, lateness
 from foretrace.readings.explain.variation import Variation, variation
+
+MAX_REPLAY_ERROR: Final = 0.1
+"""The share by which a replay may differ from the recorded step without a word; real recordings have 0.5 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Explanation:
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
-        """Notes on what the run has too little of to be analysed."""
-        return tuple(_missing(self))
+        """Notes on what the run has too little of to be analysed, and on a recording that contradicts its replay."""
+        return (*_missing(self), *_replay_notes(self))
 
     @property
     def recorded(self) -> bool:
@@ -86,6 +90,17 @@ def explain(simulation: Answer) -> Explanation:
         critical_path=path_reading(simulation, rows),
         host=host_gaps(rows),
     )
+
+
+def _replay_notes(explanation: Explanation) -> list[Diagnostic]:
+    error = explanation.replay_error
+    if error is None or abs(error) <= MAX_REPLAY_ERROR:
+        return []
+    text = (
+        f"run again from its ops the step takes {explanation.replay_step_s or 0.0:.4g} s instead of "
+        f"{explanation.step_s:.4g} s ({error:+.1%}): times of the recording contradict each other"
+    )
+    return [Diagnostic("warning", "replay-differs", text)]
 
 
 def _missing(explanation: Explanation) -> list[Diagnostic]:

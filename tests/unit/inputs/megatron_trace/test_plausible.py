@@ -65,6 +65,25 @@ def test_a_transfer_faster_than_any_link(tmp_path: Path) -> None:
     assert note.code == "implausible-rate" and str(note.where).endswith(":1")
 
 
+@pytest.mark.parametrize(("factor", "codes"), [(1, set()), (1000, {"implausible-rate"})])
+def test_times_in_microseconds(tmp_path: Path, factor: int, codes: set[str]) -> None:
+    ranks = [
+        Rank(rank)
+        .op("forward_step", 10 * factor, subs=[sub(1 * factor, factor, shape=[1 << 12, 1 << 14])])
+        .op("backward_step", 20 * factor)
+        for rank in range(2)
+    ]
+    assert {note.code for note in implausible(write(tmp_path, ranks, TWO))} == codes
+
+
+def test_one_of_two_ranks_in_microseconds(tmp_path: Path) -> None:
+    ranks = [
+        Rank(rank).op("forward_step", 10 * scale).op("backward_step", 20 * scale)
+        for rank, scale in enumerate((1, 1000))
+    ]
+    assert {note.code for note in implausible(write(tmp_path, ranks, TWO))} == {"implausible-time"}
+
+
 def test_computation_faster_than_any_gpu(tmp_path: Path) -> None:
     facts = Facts(world=1, tp=1, pp=1, layers=8)
     for hidden, codes in (("1024", set()), ("262144", {"implausible-rate"})):
@@ -101,8 +120,10 @@ def test_a_line_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_pass_is_reported(tmp_path: Path) -> None:
-    folder = changed(write(tmp_path, [run()], ONE), lambda lines: [*lines[:3], *lines[4:]])
+@pytest.mark.parametrize("kept", [lambda at, _: at != 3, lambda _, line: "forward_step" not in line])
+def test_a_missing_pass_is_reported(tmp_path: Path, kept: Callable[[int, str], bool]) -> None:
+    folder = write(tmp_path, [run()], ONE)
+    changed(folder, lambda lines: [line for at, line in enumerate(lines) if kept(at, line)])
     assert "not-recorded" in {note.code for note in program_of(folder).diagnostics}
 
 
