@@ -31,6 +31,8 @@ RECORDED: Final = Source(TABLE)
 _COMPUTE_STAYS: Final = (
     "computation of each GPU takes what the table says, on any GPU and mesh: only communication is priced on a cluster"
 )
+_MIN_SHOWN: Final = 0.9
+"""The share of the totals below a table that its rows must have for the step to be right."""
 _REDUCE: Final = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 _NO_OVERLAP: Final = (
     "no communication runs next to computation: a table does not say what did (FSDP's prefetching would hide a part; "
@@ -257,6 +259,18 @@ class TableStep:
     def _left_out(self, sized: list[SizedCall]) -> list[tuple[str, str]]:
         profile, mesh = self.profile, self.mesh
         texts: list[tuple[str, str]] = []
+        table = profile.table
+        # Some versions add up ops, kernels and ranges on the device below the table, so all rows are compared with it.
+        device_s = sum(row.self_device_s or 0.0 for row in table.rows)
+        for device, rows_s, stated_s in (
+            ("host", profile.host.self_sum_s, table.self_cpu_total_s),
+            (table.device, device_s, table.self_device_total_s),
+        ):
+            if stated_s and rows_s < _MIN_SHOWN * stated_s and not table.top_level_only:
+                text = (
+                    f"rows take {format_time(rows_s)} of {format_time(stated_s)} on the {device}, the total below the "
+                )
+                texts.append(("not-recorded", f"{text}table: row_limit=-1 shows all rows, or a unit is mistaken"))
         if profile.calls and mesh.world == 1:
             names = listed([f"{call.name} ×{call.calls}" for call in profile.calls])
             text = f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"

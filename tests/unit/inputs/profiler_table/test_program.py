@@ -281,3 +281,12 @@ def test_calls_that_cannot_be_run_are_not_built(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         program_of(path, mesh="dp=8,ep=8", sizes=SIZES)
     assert (caught.value.code, caught.value.where) == ("too-large", f"{path}:{at + 1}")
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5])
+def test_rows_that_the_totals_below_the_table_miss_are_told(tmp_path: Path, kept: float) -> None:
+    lines = shared("data/h200/tinyllama_mbs4.table.txt").read_text().splitlines(keepends=True)
+    path = tmp_path / "table.txt"
+    path.write_text("".join([*lines[: int(kept * len(lines)) - 3], *lines[-3:]]))
+    codes = {note.code for note in program_of(path).diagnostics if note.level == "warning"}
+    assert ("not-recorded" in codes) is (kept < 1)

@@ -70,7 +70,7 @@ class Consistency:
             self._check_ratio(collective, gpus, row)
         if row.algorithm >= 1 and size_bytes:
             factor = row.time_us * row.algorithm * 1e3 / size_bytes
-            if abs(factor - 1) > TOLERANCE and not (row.any_unit and _is_other_unit(factor)):
+            if abs(factor - 1) > TOLERANCE and not (row.any_unit and _is_other_unit(collective, factor)):
                 self.off.append((factor, row.where))
         return True
 
@@ -112,9 +112,10 @@ def ratio_of(rows: Iterable[tuple[float, float]]) -> float:
     return bus / algorithm if algorithm > 0 else 0.0
 
 
-def _is_other_unit(factor: float) -> bool:
+def _is_other_unit(collective: Collective, factor: float) -> bool:
     """Returns whether Gb/s explain the factor, or the time of a send and a receive, which covers both ways."""
-    return any(abs(factor / unit - 1) <= TOLERANCE for unit in (2.0, 8.0, 16.0))
+    units = (2.0, 8.0, 16.0) if collective in (Collective.TRANSFER, Collective.EXCHANGE) else (8.0,)
+    return any(abs(factor / unit - 1) <= TOLERANCE for unit in units)
 
 
 def _is_wrong(error: str) -> bool:

@@ -13,6 +13,10 @@ from foretrace.inputs.profiler_table.format.records import TableRow
 MIN_CALL_S: Final = 10e-9
 """The time of a call, on the host or a device: to record one takes longer."""
 
+MAX_SHORTEST_CALL_S: Final = 50e-6
+"""The mean time of a call on the host in the row of the shortest ones, of many rows: 0.1 µs in real tables."""
+_MANY_ROWS: Final = 50
+
 _ROUNDING: Final = 0.01
 _ROUNDING_S: Final = 2e-6
 """Times have three digits after the point, and at most of milliseconds where they are short."""
@@ -33,6 +37,12 @@ def row_notes(rows: Sequence[TableRow], path: str) -> list[Diagnostic]:
             row, text = odd[0]
             more = f" ({len(odd):,} such rows)" if len(odd) > 1 else ""
             notes.append(Diagnostic("warning", code, f"{shown(row.name)} {text}{more}", f"{path}:{row.line}"))
+    averages = [(row.cpu_average_s, row) for row in rows if row.cpu_average_s and row.cpu_average_s > 0]
+    if len(averages) >= _MANY_ROWS:
+        shortest_s, row = min(averages, key=lambda entry: entry[0])
+        if shortest_s > MAX_SHORTEST_CALL_S:
+            text = f"{shown(row.name)} takes {format_time(shortest_s)} on the host, and no other row less"
+            notes.append(Diagnostic("warning", "implausible-time", f"{text}: a unit?", f"{path}:{row.line}"))
     own_s = sum(row.self_cpu_s or 0.0 for row in rows)
     if own_s < 0:
         first = next(row for row in rows if (row.self_cpu_s or 0.0) < 0)

@@ -192,6 +192,12 @@ class TestTables:
         ways = 2 if key[0] is Collective.TRANSFER else 1
         assert table.time_s[0] == pytest.approx(40 * US / ways)
 
+    @pytest.mark.parametrize(("time_us", "told"), [(40.0, False), (80.0, True)])
+    def test_only_a_transfer_may_count_both_ways(self, tmp_path: Path, time_us: float, told: bool) -> None:
+        text = f"size_bytes,time_us,algbw_gbps,errors\n2048000,{time_us},409.6,0\n"  # Gb/s
+        found = read(tmp_path, "allreduce_8gpu_20250820_200910.csv", text)
+        assert ("conflicting-values" in {note.code for note in found.diagnostics}) is told
+
     @pytest.mark.parametrize(
         ("row", "says"),
         [

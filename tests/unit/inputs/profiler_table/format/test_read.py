@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_table.format import Field, looks_like_table, parse_tables, read_tables
+from foretrace.inputs.profiler_table.format import (
+    Column,
+    Field,
+    ProfilerTable,
+    TableRow,
+    looks_like_table,
+    parse_tables,
+    read_tables,
+)
 from foretrace.inputs.registry import open_input
 from shared_files import ROOT, shared
-from table_files import write_times
+from table_files import COLUMNS, write_times
 from write_table import write_table
 
 NEW = """\
@@ -339,3 +347,15 @@ def test_more_calls_than_fit_into_their_time_are_told(tmp_path: Path, calls: int
     path = write_times(tmp_path / "table.txt", [("aten::mm", 1e-3, 2e-3, 4e-3, 4e-3)], calls)
     notes = read_tables(path)[0].diagnostics
     assert [note.code for note in notes if note.level == "warning"] == codes
+
+
+@pytest.mark.parametrize(("call_s", "codes"), [(1e-6, []), (1e-3, ["implausible-time"])])
+def test_many_rows_of_which_none_is_short_are_told(tmp_path: Path, call_s: float, codes: list[str]) -> None:
+    columns = (*COLUMNS, Column("CPU time avg", Field.CPU_AVERAGE))
+    rows = tuple(
+        TableRow(f"aten::op{at}", at + 1, self_cpu_s=call_s, cpu_total_s=call_s, cpu_average_s=call_s, calls=1)
+        for at in range(60)
+    )
+    path = tmp_path / "table.txt"
+    path.write_text(write_table(ProfilerTable("t", 1, columns, rows, "CUDA")), encoding="utf-8")
+    assert [note.code for note in read_tables(path)[0].diagnostics if note.level == "warning"] == codes
