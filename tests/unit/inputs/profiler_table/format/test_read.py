@@ -359,3 +359,17 @@ def test_many_rows_of_which_none_is_short_are_told(tmp_path: Path, call_s: float
     path = tmp_path / "table.txt"
     path.write_text(write_table(ProfilerTable("t", 1, columns, rows, "CUDA")), encoding="utf-8")
     assert [note.code for note in read_tables(path)[0].diagnostics if note.level == "warning"] == codes
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("aten::mm", True), ("train.py(12): step", False), ("unit/inputs/test_of_pytorch.py...", False)],
+)
+def test_only_python_functions_may_have_less_than_no_time(tmp_path: Path, name: str, refused: bool) -> None:
+    path = write_times(tmp_path / "table.txt", [(name, -5e-3, 2e-3, 0.0, 0.0), ("aten::add", 1e-3, 1e-3, 0.0, 0.0)])
+    if refused:
+        with pytest.raises(InputError) as caught:
+            read_tables(path)
+        assert caught.value.code == "implausible-time"
+    else:
+        assert "implausible-time" in {note.code for note in read_tables(path)[0].diagnostics}
