@@ -20,7 +20,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.numbers import real_field, whole_field
-from foretrace.cost.calibration import MAX_LAUNCH_S, HostFit
+from foretrace.cost.calibration import MAX_LAUNCH_S, MIN_LAUNCH_S, HostFit
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.inputs.profiler_table.format import ProfilerTable, TableRow
@@ -318,7 +318,8 @@ def profiled_host(facts: Mapping[str, str], where: str) -> HostFit | None:
         time_name, count_name = f"host_{way}_us", f"host_{way}_launches"
         if time_name not in facts or count_name not in facts:
             return None
-        each_us = real_field(time_name, facts[time_name], where, most=1e6 * MAX_LAUNCH_S)
+        limits_us = {"least": 1e6 * MIN_LAUNCH_S, "most": 1e6 * MAX_LAUNCH_S}
+        each_us = real_field(time_name, facts[time_name], where, **limits_us)
         parts.append((each_us, whole_field(count_name, facts[count_name], where, most=_MAX_LAUNCHES)))
     launches = sum(count for _, count in parts)
     spent_us = sum(us * count for us, count in parts)
@@ -341,7 +342,7 @@ def host_fit(trace: RankProfile) -> HostFit | None:
     if kernels < MIN_KERNELS or not len(work_s) or (rank.links.launch[device] < 0).any():
         return None
     spent_s = float(np.minimum(work_s, MAX_MEDIANS * np.median(work_s)).sum())
-    if spent_s <= 0:
+    if not MIN_LAUNCH_S <= spent_s / kernels <= MAX_LAUNCH_S:
         return None
     compiled = any(name.startswith("triton_") for name in trace.strings)
     return HostFit(spent_s / kernels, kernels, "compiled" if compiled else "eager")

@@ -60,7 +60,8 @@ _EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
 """Kernels that only activations run operator by operator have: fused stacks run one kernel for all of them."""
 _FUSED_STREAMS: Final = frozenset({"swiglu", "geglu"})
 MIN_VALUE, MAX_VALUE = 1e-12, 1e18
-MAX_LAUNCH_S: Final = 1.0
+MIN_LAUNCH_S, MAX_LAUNCH_S = 1e-7, 5e-3
+"""The range of the host's time per launch: 10 to 100 µs are usual. Beyond it a unit is mistaken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +318,7 @@ def _made_of(fields: Fields) -> MadeOf:
 
 def _family(fields: Fields) -> FamilyFit:
     name, count = fields.text("name", ""), int(_number(fields, "kernels"))
-    factors = {key: _number(fields, key, above_zero=True) for key in ("factor", "low", "high")}
+    factors = {key: _number(fields, key, least=MIN_VALUE) for key in ("factor", "low", "high")}
     return FamilyFit(name, count, **factors, error=_number(fields, "error"))
 
 
@@ -333,7 +334,7 @@ def _host(root: Fields) -> HostFit | None:
             where=fields.where("style"),
             hint="known: eager, compiled",
         )
-    launch_s = _number(fields, "launch_s", above_zero=True, most=MAX_LAUNCH_S)
+    launch_s = _number(fields, "launch_s", least=MIN_LAUNCH_S, most=MAX_LAUNCH_S)
     launches = int(_number(fields, "launches"))
     return HostFit(launch_s, launches, "eager" if style == "eager" else "compiled")
 
@@ -343,21 +344,20 @@ def _steps(root: Fields) -> StepFit | None:
         return None
     names = ("factor", "rows", "error", "before")
     fields = root.document.fields(root["steps"], names, names)
-    factor = _number(fields, "factor", above_zero=True)
+    factor = _number(fields, "factor", least=MIN_VALUE)
     return StepFit(factor, int(_number(fields, "rows")), _number(fields, "error"), _number(fields, "before"))
 
 
-def _number(fields: Fields, name: str, above_zero: bool = False, most: float = MAX_VALUE) -> float:
-    """A number that is not below 0; 0 where the field is absent."""
+def _number(fields: Fields, name: str, least: float = 0.0, most: float = MAX_VALUE) -> float:
+    """A number from `least` to `most`; 0 where the field is absent."""
     if name not in fields:
         return 0.0
     text = fields.document.text(fields[name], f"{name}: a number")
-    least = MIN_VALUE if above_zero else 0.0
     try:
         return real_number(text, least=least, most=most)
     except NumberError as error:
         problem = f"{name} is {shown(text)}"
-        hint = f"expected a number {'above 0' if above_zero else 'from 0'}, at most {most:g}"
+        hint = f"expected a number from {least:g} to {most:g}"
         raise InputError(error.code, problem, where=fields.where(name), hint=hint) from None
 
 

@@ -171,7 +171,10 @@ class TestMaking:
         assert made.calibration.kernels is not None and made.calibration.kernels.kernels == (slow, usual)
         assert [(note.level, note.code) for note in made.notes] == [("warning", "beats-peak"), ("warning", "off-model")]
 
-    @pytest.mark.parametrize(("name", "value"), [("us", "1e308"), ("us", "nan"), ("us", "-1"), ("launches", "9" * 400)])
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("us", "1e308"), ("us", "3e4"), ("us", "0.03"), ("us", "nan"), ("us", "-1"), ("launches", "9" * 400)],
+    )
     def test_launches_of_a_header_that_cannot_be_meant(self, tmp_path: Path, name: str, value: str) -> None:
         facts = {"preset": "h200-sxm", "host_forward_us": "20", "host_forward_launches": "100"}
         facts |= {"host_backward_us": "30", "host_backward_launches": "300", f"host_backward_{name}": value}

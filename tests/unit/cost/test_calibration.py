@@ -157,10 +157,10 @@ class TestErrors:
     def test_no_gpu(self, tmp_path: Path) -> None:
         assert "field gpu is missing" in self.refused(tmp_path, "calibration: 1\n")
 
-    @pytest.mark.parametrize("launch", ["fast", "-1e-5", "0", "nan", ".nan", ".inf", "1e300"])
+    @pytest.mark.parametrize("launch", ["fast", "-1e-5", "0", "3e-8", "0.03", "nan", ".nan", ".inf", "1e300"])
     def test_a_number_that_is_none(self, tmp_path: Path, launch: str) -> None:
         text = self.refused(tmp_path, f"calibration: 1\ngpu: h200-sxm\nhost: {{launch_s: {launch}, launches: 3}}\n")
-        assert f"bad.yaml:3: launch_s is {launch}" in text and "above 0, at most 1" in text
+        assert f"bad.yaml:3: launch_s is {launch}" in text
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot read the calibration"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_time
@@ -15,6 +17,15 @@ _FILLERS = (0, 1, 1000)
 
 SMALLEST_HIDDEN = 512
 """No model that is trained on many GPUs is narrower (GPT-2 small: 768)."""
+
+MAX_FLOPS = 3e15
+"""Of the projections of an attention over the time of a layer, whose third or less they are (B200: 9e15 in fp4)."""
+MIN_FLOPS = 2e11
+"""The same at a hundredth of what layers of real workloads reach on an A100."""
+_ATTENTION_FLOPS = 8
+"""FLOPs of a token in the projections of an attention, in squares of the hidden size; the rest of a layer is more."""
+_MAX_RATIO = 10.0
+"""Between forward and backward of all layers (2 in real files), and of a row to the median of those of its name (1)."""
 
 
 def oddities(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagnostic]:
@@ -30,6 +41,7 @@ def oddities(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagn
         *_groups_of_one(workload, mesh),
         *_other_fillers(workload),
         *_small_model(workload, structure),
+        *_odd_times(workload, structure, mesh),
     ]
 
 
@@ -163,3 +175,35 @@ def _small_model(workload: Workload, structure: Structure) -> list[Diagnostic]:
     activation = f"{row.forward.size_bytes:,} bytes of activation"
     text = f"{tokens:,} tokens and {activation} imply a hidden size of {size}: no real model"
     return [Diagnostic("note", "odd-input", text, workload.at(row.line))]
+
+
+def _odd_times(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagnostic]:
+    """Reports computation in another unit: of all layers, of one direction, or of some rows of many."""
+    rows = _layer_rows(structure)
+    forward_ns = sum(row.forward.compute_ns for row in rows)
+    if all(row.forward.compute_ns in _FILLERS for row in rows):
+        return []
+    notes, unit = [], "; taken as written: times are nanoseconds"
+    hidden, tokens = hidden_size(structure), tokens_of(structure)
+    if hidden is not None and tokens is not None and hidden >= SMALLEST_HIDDEN:
+        layers = len(structure.microbatches[0].layers)
+        rate = _ATTENTION_FLOPS * hidden**2 * tokens * layers / mesh.tp / (forward_ns * 1e-9)
+        if not MIN_FLOPS < rate < MAX_FLOPS:
+            text = f"attentions compute at {rate / 1e12:,.3g} TFLOP/s, for hidden size {hidden:,} and {tokens:,} tokens"
+            notes.append(Diagnostic("warning", "implausible-rate", f"{text}{unit}", workload.at(rows[0].line)))
+    backward_ns = sum(row.input_grad.compute_ns for row in rows)
+    if backward_ns > len(rows) and not 1 / _MAX_RATIO < forward_ns / backward_ns < _MAX_RATIO:
+        text = f"forwards of layers take {forward_ns / backward_ns:,.3g} times as long as gradients of inputs{unit}"
+        notes.append(Diagnostic("warning", "implausible-time", text, workload.at(rows[0].line)))
+    times: dict[tuple[object, ...], list[tuple[int, WorkloadRow]]] = {}
+    for row in rows:
+        parts = (row.forward, row.input_grad, row.weight_grad)
+        key = (base_name(row.name), *((part.collective, part.size_bytes) for part in parts))
+        times.setdefault(key, []).append((sum(part.compute_ns for part in parts), row))
+    for entries in times.values():
+        usual_ns = median(total_ns for total_ns, _ in entries)
+        odd = [row for total_ns, row in entries if not usual_ns / _MAX_RATIO < total_ns < usual_ns * _MAX_RATIO]
+        if odd and usual_ns > max(_FILLERS):
+            text = f"{len(odd)} of {len(entries)} rows of {odd[0].name} take ten times or a tenth of the others{unit}"
+            return [*notes, Diagnostic("warning", "implausible-time", text, workload.at(odd[0].line))]
+    return notes

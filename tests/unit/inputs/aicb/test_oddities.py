@@ -23,6 +23,29 @@ def test_computation_that_was_not_measured() -> None:
     assert said([PLAIN], "communication alone") == []
 
 
+@pytest.mark.parametrize(
+    "times",
+    [
+        [(100_000, 80_000, 60_000)] * 5 + [(100, 80, 60)],
+        [(100_000, 80_000, 60_000)] * 5 + [(10**8, 10**8, 10**8)],
+        [(100_000_000, 80_000, 60_000)] * 6,
+        [(100_000, 80_000_000, 60_000)] * 6,
+    ],
+)
+def test_times_in_another_unit(times: list[tuple[int, int, int]]) -> None:
+    program = lowered([row("attention_layer", *three) for three in times])
+    assert "implausible-time" in {note.code for note in program.diagnostics}
+
+
+@pytest.mark.parametrize("factor", [1, 1000])
+def test_layers_faster_than_any_gpu(factor: int) -> None:
+    column = (2_000_000 // factor, "ALLGATHER", 2 * 4096 * 5120)
+    rows = [row("attention_column", column, 2_000_000 // factor), row("mlp_column", column, 2_000_000 // factor)]
+    rows.append(row("cross_entropy1", (0, "ALLREDUCE", 4 * 4096)))
+    codes = {note.code for note in lowered(rows, tp=8, all_gpus=8).diagnostics}
+    assert ("implausible-rate" in codes) is (factor > 1)
+
+
 def test_recomputation() -> None:
     found = said([row("attention_column", 200_000, 100_000, 100_000)] * 3, "recomputation")
     assert len(found) == 1 and found[0].startswith("note job.txt:3: attention_column takes twice as long")
