@@ -318,8 +318,8 @@ def profiled_host(facts: Mapping[str, str], where: str) -> HostFit | None:
         time_name, count_name = f"host_{way}_us", f"host_{way}_launches"
         if time_name not in facts or count_name not in facts:
             return None
-        limits_us = {"least": 1e6 * MIN_LAUNCH_S, "most": 1e6 * MAX_LAUNCH_S}
-        each_us = real_field(time_name, facts[time_name], where, **limits_us)
+        least_us, most_us = 1e6 * MIN_LAUNCH_S, 1e6 * MAX_LAUNCH_S
+        each_us = real_field(time_name, facts[time_name], where, least=least_us, most=most_us)
         parts.append((each_us, whole_field(count_name, facts[count_name], where, most=_MAX_LAUNCHES)))
     launches = sum(count for _, count in parts)
     spent_us = sum(us * count for us, count in parts)

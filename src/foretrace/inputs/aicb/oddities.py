@@ -195,11 +195,11 @@ def _odd_times(workload: Workload, structure: Structure, mesh: Mesh) -> list[Dia
     if backward_ns > len(rows) and not 1 / _MAX_RATIO < forward_ns / backward_ns < _MAX_RATIO:
         text = f"forwards of layers take {forward_ns / backward_ns:,.3g} times as long as gradients of inputs{unit}"
         notes.append(Diagnostic("warning", "implausible-time", text, workload.at(rows[0].line)))
-    times: dict[tuple[object, ...], list[tuple[int, WorkloadRow]]] = {}
+    times: dict[tuple[object, ...], list[tuple[float, WorkloadRow]]] = {}
     for row in rows:
         parts = (row.forward, row.input_grad, row.weight_grad)
         key = (base_name(row.name), *((part.collective, part.size_bytes) for part in parts))
-        times.setdefault(key, []).append((sum(part.compute_ns for part in parts), row))
+        times.setdefault(key, []).append((sum(float(part.compute_ns) for part in parts), row))
     for entries in times.values():
         usual_ns = median(total_ns for total_ns, _ in entries)
         odd = [row for total_ns, row in entries if not usual_ns / _MAX_RATIO < total_ns < usual_ns * _MAX_RATIO]

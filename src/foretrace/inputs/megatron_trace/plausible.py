@@ -68,9 +68,9 @@ def odd_rates(recording: Recording) -> list[Diagnostic]:
         # A rank alone does not tell waiting for others from moving data.
         several = len(recording.traced) > 1
         large = [entry for entry in rates if several and entry[2].call and entry[2].call.bytes >= MIN_LARGE_BYTES]
-        rate, rank, item = max(large, key=lambda entry: entry[0], default=(MIN_LINK_BYTES_PER_S, -1, None))
-        if item is None or rate >= MIN_LINK_BYTES_PER_S:
+        if not large or max(rate for rate, _, _ in large) >= MIN_LINK_BYTES_PER_S:
             return []
+        rate, rank, item = max(large, key=lambda entry: entry[0])
         text = f"moves {rate / 1e6:,.3g} MB/s, and no other large message more"
     trace = next(recording.job.traces(rank))
     note = f"{item.name} {text}; {_UNIT}; kept as recorded"
