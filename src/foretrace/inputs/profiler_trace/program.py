@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
+from foretrace.basics.units import format_time
 from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.plausibility import MAX_LINK_BYTES_PER_S
 from foretrace.inputs.profiler_trace.format.records import RankProfile
@@ -35,6 +36,9 @@ _NUMBER: Final = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 MAX_FLOPS_PER_SM: Final = 2e13
 """FLOP/s of products of 2-byte elements: 7.5e12 on an H200, 1.5e13 on a B200 (NVIDIA's datasheets, dense)."""
 
+MAX_PACE_RATIO: Final = 1.2
+"""Between the steps of two ranks of a job; few steps that begin at different times make some difference."""
+
 MAX_SMS: Final = 304
 """SMs of the GPU with the most, an MI300X, where a trace does not state them."""
 
@@ -52,7 +56,7 @@ def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> 
     kernels = [device_kernels(rank.trace, rank.links) for rank in ranks]
     texts = tuple({event: kernel_text(kernel) for event, kernel in of_event.items()} for of_event in kernels)
     rates = [note for rank, own in zip(ranks, kernels, strict=True) for note in _rate_notes(rank, own)]
-    return JobProfile(tuple(ranks), meetings, texts, tuple(rates))
+    return JobProfile(tuple(ranks), meetings, texts, (*rates, *_pace_notes(ranks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class JobProfile:
     meetings: Meetings
     kernels: tuple[dict[int, str], ...]
     rates: tuple[Diagnostic, ...] = ()
-    """What to say of kernels that are faster than their GPU or its links can be."""
+    """What to say of kernels that are faster than their GPU or its links can be, and of ranks at different paces."""
 
     @property
     def recorded_s(self) -> float:
@@ -116,6 +120,18 @@ class JobProfile:
     def _where(self, rank: RankStep) -> str | None:
         """Returns the name of a trace where there are several."""
         return Path(rank.trace.path).name if len(self.ranks) > 1 else None
+
+
+def _pace_notes(ranks: Sequence[RankStep]) -> list[Diagnostic]:
+    """Returns a warning on ranks whose steps take different times: ranks of one job wait for each other."""
+    fast, slow = min(ranks, key=lambda rank: rank.recorded_s), max(ranks, key=lambda rank: rank.recorded_s)
+    if slow.recorded_s <= MAX_PACE_RATIO * fast.recorded_s:
+        return []
+    text = (
+        f"its steps take {format_time(slow.recorded_s)}, those of {fast.trace.path} {format_time(fast.recorded_s)}: "
+        "ranks of one job take the same time; a unit may be mistaken, or the traces are of two jobs"
+    )
+    return [Diagnostic("warning", "implausible-time", text, slow.trace.path)]
 
 
 def _rate_notes(rank: RankStep, kernels: Mapping[int, Kernel]) -> list[Diagnostic]:

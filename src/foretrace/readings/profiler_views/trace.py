@@ -241,11 +241,14 @@ class ProfilerTrace:
 
     @property
     def timeline_diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Warnings on kernels that are too fast, or why the traces cannot be read as a timeline."""
+        """Warnings on kernels and ranks that are too fast, or why the traces cannot be read as a timeline."""
         error = self._timeline_error
         if error is not None:
             return (Diagnostic("warning", error.code, error.message, error.where),)
-        return tuple(note for note in self.explanation.answer.diagnostics if note.code == "implausible-rate")
+        codes = ("implausible-rate", "implausible-time")
+        known = self.diagnostics
+        notes = self.explanation.answer.diagnostics
+        return tuple(note for note in notes if note.code in codes and note not in known)
 
     @cached_property
     def _timeline_error(self) -> ForetraceError | None:

@@ -218,6 +218,16 @@ def test_collectives_that_no_link_can_carry_are_said(tmp_path: Path, elements: i
     assert [note.code for note in trace.timeline_diagnostics] == ["implausible-rate"] * told
 
 
+@pytest.mark.parametrize(("factor", "told"), [(1.0, False), (2.0, True)])
+def test_ranks_whose_steps_take_other_times_are_said(tmp_path: Path, factor: float, told: bool) -> None:
+    for rank, scale in enumerate((1.0, factor)):
+        content = [{**event, "ts": scale * event["ts"], "dur": scale * event["dur"]} for event in events()]
+        info = {"rank": rank, "world_size": 2}
+        write(tmp_path, document(content, distributedInfo=info), f"rank{rank}.json")
+    codes = [note.code for note in ProfilerTrace.load(tmp_path).timeline_diagnostics]
+    assert codes == ["implausible-time"] * told
+
+
 def test_kernels_whose_launches_are_missing_are_said(tmp_path: Path) -> None:
     content = events()
     launches = [at for at, event in enumerate(content) if event["name"] == "cudaLaunchKernel"]
