@@ -17,7 +17,7 @@ from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, SubOp, 
 from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.layout import TraceJob, last_iteration
 from foretrace.inputs.megatron_trace.recording import Recording
-from foretrace.inputs.plausibility import MAX_LINK_BYTES_PER_S
+from foretrace.inputs.plausibility import MAX_GPU_FLOPS, MAX_LINK_BYTES_PER_S
 
 MIN_FILLED: Final = 0.5
 MAX_GAP_SHARE: Final = 0.2
@@ -25,8 +25,6 @@ MAX_TIMES_MEDIAN: Final = 10.0
 MIN_LINK_BYTES_PER_S: Final = 3e8
 """The rate of the fastest of all large messages: GPUs are not trained together over networks of 2.5 Gb/s."""
 MIN_LARGE_BYTES: Final = 1 << 22
-MAX_FLOPS: Final = 2e16
-"""NVIDIA's B300 has 1.5e16 FLOP/s in fp4."""
 MAX_OUTSIDE_MS: Final = 1.0
 MAX_OUTSIDE_SHARE: Final = 0.05
 """How far communication may lie outside of its op: 0.6 ms in one of 16,000 that we know."""
