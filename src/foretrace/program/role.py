@@ -209,9 +209,10 @@ class RoleBuilder:
             raise InputError("invalid-program", problem, hint="make its blocks with the same ProgramBuilder")
         try:
             self.microbatches.append(microbatch)
-        except (OverflowError, TypeError):
+        except (OverflowError, TypeError) as error:
+            code = "out-of-range" if isinstance(error, OverflowError) else "bad-value"
             problem = f'role "{self.name}", block "{block.name}": microbatch {shown_value(microbatch)} cannot be meant'
-            raise InputError("out-of-range", problem, hint="microbatches are numbered from 0") from None
+            raise InputError(code, problem, hint="microbatches are numbered from 0") from None
         self.blocks.append(block.number)
         return BlockInstance(self.number, len(self.blocks) - 1, block)
 
