@@ -30,6 +30,7 @@ RAISED: dict[str, tuple[str, ...]] = {
     ),
     "Nsight export": (
         f"{_TRACE}.nsys_tables:_MAX_CELL_BYTES bytes a cell",
+        f"{_TRACE}.nsys_tables:_MAX_TEXT_BYTES bytes of text",
         f"{_TRACE}.nsys_tables:_MIN_SECONDS seconds and more with its size",
     ),
     "execution trace, unpacked": (f"{_TRACE}.execution_trace:_MAX_TEXT_BYTES bytes",),

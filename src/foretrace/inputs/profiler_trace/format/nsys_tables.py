@@ -18,7 +18,7 @@ import numpy as np
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError, shown
 from foretrace.basics.files import AnyFile, InputFile, input_file
-from foretrace.basics.limits import Deadline
+from foretrace.basics.limits import Deadline, limited, too_large
 from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.sniff import SQLITE
 
@@ -27,7 +27,8 @@ _ROWS_AT_ONCE: Final = 1 << 16
 _WAIT_S: Final = 2.0
 """How long another program that writes to the file is waited for."""
 
-_MAX_CELL_BYTES: Final = 64 << 20
+_MAX_CELL_BYTES: Final = 4 << 20
+_MAX_TEXT_BYTES: Final = 512 << 20
 _MIN_SECONDS: Final = 20.0
 _BYTES_PER_S: Final = 5e6
 """Exports are read at 20 million bytes per second or more."""
@@ -45,6 +46,7 @@ class NsysTables:
         self.path = path
         self.replaced = False
         """Whether some text is not UTF-8."""
+        self._text_bytes = 0
         self._connection = connection
         connection.text_factory = self._text
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -83,7 +85,8 @@ class NsysTables:
         """Returns columns of any type, row by row; nothing where one of them is missing."""
         if table not in self.names or not self.columns(table).issuperset(columns):
             return []
-        fields = ", ".join(f"[{name}]" for name in columns)
+        # Blobs become text, so that what is read is counted in one place.
+        fields = ", ".join(f"IIF(typeof([{name}]) = 'blob', CAST([{name}] AS TEXT), [{name}])" for name in columns)
         return self._connection.execute(f"SELECT {fields} FROM [{table}]").fetchall()
 
     def strings(self) -> dict[int, str]:
@@ -91,6 +94,9 @@ class NsysTables:
         return {whole(number): str(value) for number, value in self.rows("StringIds", "id", "value")}
 
     def _text(self, data: bytes) -> str:
+        self._text_bytes += len(data)
+        if self._text_bytes > limited(_MAX_TEXT_BYTES):
+            raise too_large(f"the texts of the export take more than {limited(_MAX_TEXT_BYTES) >> 20:,} MiB", self.path)
         try:
             return data.decode()
         except UnicodeDecodeError:

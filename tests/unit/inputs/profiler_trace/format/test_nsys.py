@@ -196,3 +196,13 @@ def test_times_before_the_session_are_left_out(tmp_path: Path) -> None:
     trace = read_nsys(path)
     assert len(trace.events) < len(whole.events) and (trace.events.duration_s >= 0).all()
     assert "rows-skipped" in [note.code for note in trace.diagnostics]
+
+
+def test_texts_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_export(tmp_path / "step.sqlite", one_step())
+    monkeypatch.setattr("foretrace.inputs.profiler_trace.format.nsys_tables._MAX_TEXT_BYTES", 1000)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO StringIds (id, value) VALUES (999999, zeroblob(2000))")
+    with pytest.raises(InputError) as caught:
+        read_nsys(path)
+    assert caught.value.code == "input-too-large"
