@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from fuzz.outputs import is_named_by_format, output_problem, refuse_constant, screen_problem
+from fuzz.outputs import output_problem, refuse_constant, screen_problem
 
 SLOW_S: Final = 2.0
 MAX_S: Final = 10.0
@@ -283,8 +283,7 @@ def _result_faults(case: Case, run: Run, folder: Path) -> Iterator[Fault]:
             yield Fault("number", f"number on the screen of {case.words[0]}", problem)
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        is_new = name not in case.files and is_named_by_format(case.words, path)
-        problem = output_problem(path) if is_new else None
+        problem = output_problem(case.words, path) if name not in case.files else None
         if problem is not None:
             words = problem.partition(":")[0]
             yield Fault("output", f"{path.suffix} of {case.words[0]}: {words}", f"{name}: {problem}")

@@ -1,6 +1,6 @@
 """Judges what a command has written: whether files are well formed, and whether screens hold only real numbers.
 
-A format joins by an entry of `CHECKS`; a file of another kind is not looked at.
+A format joins by an entry of `CHECKS`, and its option by one of `_FORMATS`; other files are not looked at.
 """
 
 from __future__ import annotations
@@ -129,31 +129,46 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 CHECKS: Final[dict[str, Callable[[Path], None]]] = {
-    ".json": check_json,
-    ".svg": check_svg,
-    ".csv": check_csv,
-    ".yaml": check_yaml,
-    ".foretrace": check_opens,
-    ".answer": check_opens,
-    ".pftrace": check_perfetto,
+    "json": check_json,
+    "svg": check_svg,
+    "csv": check_csv,
+    "yaml": check_yaml,
+    "program": check_opens,
+    "answer": check_opens,
+    "perfetto": check_perfetto,
 }
-"""The check of each kind of output, by the end of its name."""
+"""The check of each format of outputs."""
+
+_FORMATS: Final = {
+    **dict.fromkeys(("--plot", "--svg", "--heatmap"), "svg"),
+    "--csv": "csv",
+    "--save": "answer",
+    "--perfetto": "perfetto",
+}
+"""The format that an option writes, whatever the name of its file."""
+_FORMATS_OF_COMMANDS: Final = {"init": "yaml", "calibrate": "yaml", "generate": "", "measure": ""}
+"""What `-o` writes where it is not JSON; nothing where another option says it."""
 
 
-_ONE_FORMAT: Final = {"init": ".yaml", "calibrate": ".yaml", "generate": ".foretrace"}
-"""Commands that write one format to whatever name is given, with the name that says so."""
+def format_of(words: Sequence[str], name: str) -> str:
+    """Returns the format that a command line writes to a file; nothing where that is not known."""
+    option = ""
+    for before, word in zip(("", *words), words, strict=False):
+        flag, _, value = word.rpartition("=")
+        if word == name and before.startswith("-"):
+            option = before
+        elif value == name and flag.startswith("--"):
+            option = flag
+    if option in ("-o", "--output", "--out"):
+        if words[0] == "generate" and "program" in words and name.endswith(".foretrace"):
+            return "program"
+        return _FORMATS_OF_COMMANDS.get(words[0], "json")
+    return "" if name.endswith(".gz") else _FORMATS.get(option, "")
 
 
-def is_named_by_format(words: Sequence[str], path: Path) -> bool:
-    """Returns whether the name of an output says its format; `init -o job.csv` writes YAML nevertheless."""
-    suffix = _ONE_FORMAT.get(words[0], path.suffix)
-    formats = [word for word in words if word.startswith("--format")]
-    return path.suffix == suffix and (words[0] != "generate" or len(formats) == 1)
-
-
-def output_problem(path: Path) -> str | None:
-    """Returns what is wrong with a written file; None where nothing is, or nothing is known about its kind."""
-    check = CHECKS.get(path.suffix)
+def output_problem(words: Sequence[str], path: Path) -> str | None:
+    """Returns what is wrong with a file that a command line has written; None where nothing is known about it."""
+    check = CHECKS.get(format_of(words, path.name))
     if check is None or not path.is_file():
         return None
     try:

@@ -23,6 +23,7 @@ from fuzz.corpus import keep, kept_cases
 from fuzz.minimise import minimise
 from fuzz.mutators import mutate
 from fuzz.oracle import Case, judge
+from fuzz.outputs import format_of
 from fuzz.run import Store, try_seeds
 from fuzz.targets import TARGETS, all_targets
 
@@ -227,3 +228,17 @@ def test_mutated_inputs_keep_the_contract(name: str, folder: Path) -> None:
         case = target.case(seed)
         faults = [fault for fault in judge(case, folder).faults if fault.kind in GRAVE]
         assert not faults, f"python -m fuzz seed {name} {seed}: {faults[0].signature}\n{faults[0].detail}"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("predict gpt2 -o out.csv", "json"),
+        ("predict gpt2 --output=out.csv", "json"),
+        ("sweep gpt2 -o other --csv out.csv", "csv"),
+        ("init -o out.csv", "yaml"),
+        ("explain out.csv", ""),
+    ],
+)
+def test_the_format_of_an_output_follows_from_its_option(words: str, expected: str) -> None:
+    assert format_of(words.split(), "out.csv") == expected
