@@ -132,27 +132,28 @@ class TestOracle:
         assert [fault.kind for fault in judge(Case("aicb", {}, ("list", "--json")), folder).faults] == ["number"]
 
     @pytest.mark.parametrize(
-        ("name", "right", "wrong"),
+        ("words", "right", "wrong"),
         [
-            ("out.json", b'{"a": 1}', (b'{"a": NaN}', b"{", b"")),
+            ("list -o out", b'{"a": 1}', (b'{"a": NaN}', b"{", b"")),
             (
-                "out.svg",
+                "list --plot out",
                 b'<svg><g x="1"/></svg>',
                 (b'<svg x="nan"/>', b"<svg>", b"<svg>\x01</svg>", b'<svg d="M inf 1"/>'),
             ),
-            ("out.csv", b"a,b\n1,2\n", (b"a,b\n1\n", b'a,"b\n')),
-            ("out.yaml", b"a: 1.5\n", (b"a: .inf\n", b"a: [\n", b"a: [.nan]\n")),
-            ("out.pftrace", b"\n\x02\x08\x01", (b"\n\x05\x08", b"\x12\x00", b"\xff", b"\n\x01\x0e")),
-            ("out.answer", None, (b"", b"x")),
-            ("out.foretrace", None, (b"", b"x")),
+            ("list --csv out", b"a,b\n1,2\n", (b"a,b\n1\n", b'a,"b\n')),
+            ("init -o out", b"a: 1.5\n", (b"a: .inf\n", b"a: [\n", b"a: [.nan]\n")),
+            ("list --perfetto out", b"\n\x02\x08\x01", (b"\n\x05\x08", b"\x12\x00", b"\xff", b"\n\x01\x0e")),
+            ("list --save out.answer", None, (b"", b"x")),
+            ("generate --format program -o out.foretrace", None, (b"", b"x")),
         ],
     )
     def test_written_files_are_read(
-        self, broken: Any, name: str, right: bytes | None, wrong: tuple[bytes, ...], folder: Path
+        self, broken: Any, words: str, right: bytes | None, wrong: tuple[bytes, ...], folder: Path
     ) -> None:
+        name = words.split()[-1]
         for content in (right, *wrong):
             broken(lambda content=content: Path(name).write_bytes(content or b"") and None)
-            faults = judge(Case("aicb", {}, ("list", "-o", name)), folder).faults if content is not None else []
+            faults = judge(Case("aicb", {}, tuple(words.split())), folder).faults if content is not None else []
             assert [fault.kind for fault in faults] == ([] if content is right else ["output"]), content
 
     def test_a_loop_is_ended(self, broken: Any, folder: Path) -> None:
