@@ -64,13 +64,16 @@ def slowed_down(notify: Callable[[], None]) -> None:
 def start(words: list[str], folder: Path, *, slow: bool) -> tuple[int, int]:
     """Runs a command in a process of its own; returns it, and a pipe that has a byte when writing begins."""
     reading, writing = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a child that is not yet below must not clean up here
     child = os.fork()
     if child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writing)
         return child, reading
     code: object = 1
     try:
         raise_on_signals()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)

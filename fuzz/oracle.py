@@ -279,7 +279,7 @@ def _result_faults(case: Case, run: Run, folder: Path) -> Iterator[Fault]:
         yield from _json_faults(run.stdout)
     else:
         problem = screen_problem(run.stdout)
-        if problem is not None:
+        if problem is not None and not _is_name(case, problem):
             yield Fault("number", f"number on the screen of {case.words[0]}", problem)
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -287,6 +287,14 @@ def _result_faults(case: Case, run: Run, folder: Path) -> Iterator[Fault]:
         if problem is not None:
             words = problem.partition(":")[0]
             yield Fault("output", f"{path.suffix} of {case.words[0]}: {words}", f"{name}: {problem}")
+
+
+def _is_name(case: Case, problem: str) -> bool:
+    """Returns whether what looks like a number is a name of the input, or of a file."""
+    names = re.findall(r"[-−+]?(?:nan|inf)\b%?", problem)
+    return any(f'"{name}"'.encode() in data for name in names for data in case.files.values()) or any(
+        name in word for name in names for word in case.words
+    )
 
 
 def _is_expected(error: BaseException | None, run: Run) -> bool:

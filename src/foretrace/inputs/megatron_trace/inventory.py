@@ -121,7 +121,7 @@ def _job(counted: TraceInventory) -> str:
 
 
 def _stages_text(stages: tuple[int, ...]) -> str:
-    if len(stages) > 2 and stages == tuple(range(stages[0], stages[-1] + 1)):
+    if len(stages) > 2 and stages[-1] - stages[0] == len(stages) - 1:
         return f"{stages[0]} to {stages[-1]}"
     return ", ".join(map(str, stages)) or "not recorded"
 

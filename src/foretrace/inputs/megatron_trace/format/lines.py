@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NoReturn, TypeVar
 
 from foretrace.basics.errors import InputError, quoted
+from foretrace.basics.limits import MAX_GPUS
 from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.inputs.megatron_trace.format import values
 from foretrace.inputs.megatron_trace.format.fields import join_fields, split_fields, split_strings
@@ -162,7 +163,7 @@ def op_of(
         rank,
         op,
         text,
-        read.get("stage_id", whole_number),
+        read.get("stage_id", partial(whole_number, most=MAX_GPUS)),
         read.get("batch_id", whole_number),
         state,
         duration_ms,
