@@ -23,6 +23,7 @@ test: $(VENV)/dev
 
 fuzz: $(VENV)/dev
 	$(BIN)/python -m fuzz run --seconds 180
+	$(BIN)/python tools/redos.py
 	FORETRACE_FUZZ=1 $(BIN)/python -m pytest -n 2 tests/property
 
 fuzz-long: $(VENV)/dev
