@@ -39,7 +39,9 @@ class FigureRange:
             other = value / factor if value > self.usual_most else value * factor
             if self.usual_least <= other <= self.usual_most:
                 remark = "b is bits, B is bytes" if factor == _BITS else "k, M, G and T are thousands apart"
-                return f"is {self.show(other)} meant? ({remark})"
+                # Whoever wrote bytes for bits recognises the same digits.
+                in_bits = factor == _BITS and other < value
+                return f"is {self.show(value).replace('B/s', 'b/s') if in_bits else self.show(other)} meant? ({remark})"
         return f"{self.show(self.usual_least)} to {self.show(self.usual_most)} are usual"
 
 

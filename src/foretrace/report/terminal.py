@@ -386,14 +386,15 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = Non
     """Returns notes and warnings, one line each.
 
     Warnings come first, then notes on no line of a file; those beyond `most` are only counted. Where all are about one
-    file, its name is left out: `line 9`.
+    file, its name is left out: `line 9`. The file of a cluster is named, since it is not the one that a screen is about.
     """
     shown = sorted(diagnostics, key=lambda diagnostic: (diagnostic.level != "warning", diagnostic.where is not None))
     files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
     lines: list[list[Span]] = []
     for diagnostic in shown[:most]:
         place = diagnostic.where or ""
-        if len(files) == 1 and place.rpartition(":")[2].isdecimal():
+        is_input = diagnostic.code != "unusual-hardware"
+        if is_input and len(files) == 1 and place.rpartition(":")[2].isdecimal():
             place = f"line {place.rpartition(':')[2]}"
         style = "yellow" if diagnostic.level == "warning" else ""
         text = f"{place}: {diagnostic.message}" if place else diagnostic.message

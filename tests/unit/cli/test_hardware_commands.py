@@ -85,6 +85,16 @@ def test_show_a_users_file(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert answer_of(capsys, "show", file)["oversubscription"] == 2.0
 
 
+def test_show_warns_of_figures_that_no_hardware_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("node:\n  gpu: h100-sxm\n  gpus: 8\n  nic: 400GB/s\n", encoding="utf-8")
+    (remark,) = answer_of(capsys, "show", file)["diagnostics"]
+    assert (remark["code"], remark["where"]) == ("unusual-hardware", f"{file}:4")
+    for arguments in (("show", file), ("network", "all-reduce", "1GiB", "--ranks", "16", "--cluster", file)):
+        assert call(*arguments) == 0
+        assert f"{file}:4" in "".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("text", ["\n" * 60_000, "{" * 5 + " " * 60_000])
 def test_files_of_blanks_are_told_apart_in_linear_time(text: str, tmp_path: Path) -> None:
     file = tmp_path / "blank.yaml"

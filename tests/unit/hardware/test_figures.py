@@ -63,6 +63,11 @@ def test_unusual_figures(name: str, text: str, tmp_path: Path) -> None:
     assert (remark.where or "").startswith(str(tmp_path / "c.yaml:"))
 
 
+def test_bytes_for_bits_are_suggested_with_the_same_digits() -> None:
+    assert "400 Gb/s" in (FIGURES["rate"].meant(400e9) or "")
+    assert "50.0 GB/s" in (FIGURES["link_bandwidth"].meant(50e9 / 8) or "")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("nic", "1.6Tbps"), ("nic", "10Gbps"), ("memory_bandwidth", "20TB/s"), ("memory", "1TB"), ("bf16", "20PFLOPS")],

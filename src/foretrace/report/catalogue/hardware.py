@@ -11,7 +11,7 @@ from foretrace.basics.units import format_bandwidth, format_bytes, format_count,
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.fabric.topology import Routing, Topology
 from foretrace.report.json import to_json, with_properties
-from foretrace.report.terminal import Screen, Span, show
+from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 
 if TYPE_CHECKING:
     from foretrace.hardware.fabric.fabric import Fabric
@@ -55,6 +55,7 @@ def _plain(item: Item) -> dict[str, Any]:
         return dict(to_plain(item))
     plain = with_properties(item, "oversubscription")
     plain["topology"]["background"] = dict(item.topology.background)
+    plain["diagnostics"] = plain.pop("remarks")  # as other answers call them
     return plain
 
 
@@ -139,7 +140,8 @@ def print_item(item: Item, fabric: Fabric | None = None) -> None:
     for name, text in facts:
         lines.append([(f"  {name if name != previous else '':<{width}}  {text}", "")])
         previous = name
-    show(Screen.of(sys.stdout), lines)
+    remarks = item.remarks if isinstance(item, Cluster) else ()
+    show(Screen.of(sys.stdout), [*lines, *diagnostic_lines(remarks, MAX_DIAGNOSTICS)])
 
 
 def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, str]]:
