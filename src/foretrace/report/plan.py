@@ -265,7 +265,7 @@ def _labelled(label: str, text: str) -> list[Span]:
 def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
     best = search.best
     if best is None:
-        words = f"no plan is predicted to {_failure(search)}"
+        words = f"no plan is predicted to {_failure(search)}" if _has_shown(search) else "not known yet"
         return [[("  Best     ", ""), (words, "bold red")]]
     facts = [
         f"{format_number(best.tokens_per_s_per_gpu)} tokens/s per GPU",
@@ -283,6 +283,11 @@ def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
     ]
     goal = _goal(search, best, request)
     return [*lines, _labelled("Goal", goal)] if goal else lines
+
+
+def _has_shown(search: PlanSearch) -> bool:
+    """Returns whether a search without a best plan has shown anything: one that was interrupted early has not."""
+    return search.search.simulations > 0 or search.search.stopped_by is None
 
 
 def _failure(search: PlanSearch) -> str:
@@ -329,6 +334,8 @@ def _proof(search: PlanSearch) -> str:
     plans = f"{format_count(search.distinct if best is None else search.feasible)} {_PLANS[proof.space]}"
     plans += "" if best is None else " that fit"
     runs = f"({format_count(proof.simulations)} simulated)"
+    if best is None and not _has_shown(search):
+        return f"stopped by {_STOPPED_BY[str(proof.stopped_by)]}: nothing has been simulated yet"
     if best is None:
         return f"none of {plans} is predicted to {_failure(search)}"
     stopped = f"stopped by {_STOPPED_BY.get(proof.stopped_by, proof.stopped_by)}: " if proof.stopped_by else ""

@@ -101,7 +101,7 @@ def sweep(axes: Sequence[SweepAxis], ask: Ask, scaling: Scaling | None = None) -
     """Simulates a job for every combination of the values of some axes.
 
     Every point is asked for before the first is run, so that an option that cannot be meant is refused at once. An
-    interrupt ends the sweep and keeps the finished points.
+    interrupt ends the sweep and keeps the finished points; where none has run, it is raised again.
 
     Args:
         axes: What is varied, and the values.
@@ -124,6 +124,8 @@ def sweep(axes: Sequence[SweepAxis], ask: Ask, scaling: Scaling | None = None) -
             try:
                 result = _with(result, point, run)
             except KeyboardInterrupt:
+                if not result.ran:
+                    raise
                 return replace(result, interrupted=True)
     _refuse_constant(result)
     return result

@@ -85,6 +85,8 @@ def validate(
             else:
                 rows.append(compare_row(run.config, answer, run.measurement))
     except KeyboardInterrupt:
+        if not rows:
+            raise
         interrupted = True
     finally:
         answers.close()

@@ -222,6 +222,8 @@ def test_an_interrupt_keeps_what_is_finished(
 
     found = network_table(question, [2**20, 2**21, 2**30], [8], starts)
     assert found.interrupted and len(found.answers) == 2
+    with pytest.raises(KeyboardInterrupt):
+        network_table(question, [2**20], [8], lambda *_: starts(2, 3))
 
     def stopped(*_: object) -> NetworkTable:
         return found

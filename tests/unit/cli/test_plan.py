@@ -244,6 +244,14 @@ class TestExits:
         assert call("plan", *JOB) == 130
         assert "9.41 s" in capsys.readouterr().out
 
+    def test_an_interrupt_before_the_first_simulation_shows_nothing_about_memory(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        proof = replace(search().search, complete=False, stopped_by="interrupt", simulations=0, lower_bound_s=None)
+        answer_with(monkeypatch, lambda _: search(best=None, plans=(), search=proof))
+        assert call("plan", *JOB) == 130
+        assert "nothing has been simulated" in capsys.readouterr().out
+
     def test_an_interrupt_before_anything_is_finished(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

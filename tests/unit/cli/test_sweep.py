@@ -137,6 +137,22 @@ def test_an_interrupt_prints_what_is_finished(
     assert "interrupted: 1 of 3 values are finished" in capsys.readouterr().out
 
 
+def test_an_interrupt_before_the_first_result_leaves_files_as_they_are(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "simulate", interrupted)
+    outputs = {"--csv": tmp_path / "s.csv", "-o": tmp_path / "s.json", "--plot": tmp_path / "s.svg"}
+    for file in outputs.values():
+        file.write_text("earlier", encoding="utf-8")
+    words = [word for pair in outputs.items() for word in pair]
+    assert exit_code("sweep", program, "--over", "compute=1x,2x", *words, "--json") == 130
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "interrupted"
+    assert {file.read_text(encoding="utf-8") for file in outputs.values()} == {"earlier"}
+
+
 LLAMA = ("llama3-8b", "--cluster", "h100-dgx")
 
 

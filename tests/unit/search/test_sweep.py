@@ -140,6 +140,8 @@ class TestSweep:
 
         result = swept("microbatches=2,4,8,16", run=interrupted)
         assert result.interrupted and [point.label for point in result.outcomes] == ["2", "4"]
+        with pytest.raises(KeyboardInterrupt):
+            swept("microbatches=8,16", run=interrupted)
 
     def test_mistakes_of_our_own_are_not_hidden(self) -> None:
         def broken(_: Mapping[str, str]) -> Answer:

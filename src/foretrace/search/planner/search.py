@@ -99,9 +99,15 @@ def search_plans(
         except InputError as error:
             refused.append(error)
             continue
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            results[-1] = _interrupted(results[-1])
         is_met = request.deadline_s is not None and _meets_deadline(results[-1], request)
-        if is_met or results[-1].search.stopped_by == "interrupt":
+        if is_met:
             return results[-1]
+        if results[-1].search.stopped_by == "interrupt":
+            return _interrupted(min(results, key=lambda result: _value(result, request)))
     if not results:
         raise refused[0]
     if request.deadline_s is not None:
@@ -109,6 +115,11 @@ def search_plans(
     best = min(results, key=lambda result: _value(result, request))
     notes = (Diagnostic("note", "no-plans", f"a number of GPUs was left out: {error.message}") for error in refused)
     return replace(best, diagnostics=(*best.diagnostics, *notes))
+
+
+def _interrupted(result: PlanSearch) -> PlanSearch:
+    """Returns a result as that of a search which an interrupt has ended."""
+    return replace(result, search=replace(result.search, stopped_by="interrupt"))
 
 
 def _with_time_left(request: PlanRequest, began: float) -> PlanRequest:
@@ -242,8 +253,13 @@ class _Search:
         self.progress.begin("bounding plans", len(fitting.table))
         bounds = self._timed("bounds", lambda: self.closed_form.bounds(fitting.table))
         with PlanSimulator(self.model, self.machine, self.request.workers) as simulator:
-            prover = self._timed("simulations", lambda: self._prove(fitting, bounds, simulator))
-            return self._timed("reading", lambda: self._result(enumeration, fitting, prover, simulator))
+            prover = self._prover(fitting, bounds, simulator)
+            try:
+                self._timed("simulations", lambda: self._prove(prover, fitting))
+                return self._timed("reading", lambda: self._result(enumeration, fitting, prover, simulator))
+            except KeyboardInterrupt:  # a second one ends the process
+                prover.proof.stopped_by = "interrupt"
+                return self._result(enumeration, fitting, prover, simulator)
 
     def enumeration(self) -> Enumeration:
         """Returns the plans of the space that can be launched."""
@@ -291,28 +307,30 @@ class _Search:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
         return result
 
-    def _prove(self, fitting: _Fitting, bounds: Bounds, simulator: PlanSimulator) -> Prover:
-        """Simulates until the best plan by the objective is known."""
-        request = self.request
-        left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
-        limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
+    def _prover(self, fitting: _Fitting, bounds: Bounds, simulator: PlanSimulator) -> Prover:
+        """Returns what finds the best plan by the objective."""
         weights = self._weights(fitting.table)
         smallest = fitting.needed_bytes == fitting.needed_bytes.min()
-        prover = Prover(
+        return Prover(
             fitting.table,
             bounds.bound_s * weights,
             bounds.estimate_s * weights,
             simulator,
             weights,
             self._action_s,
-            smallest if request.objective == "memory" else None,
+            smallest if self.request.objective == "memory" else None,
         )
+
+    def _prove(self, prover: Prover, fitting: _Fitting) -> None:
+        """Simulates until the best plan by the objective is known."""
+        request = self.request
+        left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
+        limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
         self.progress.begin("simulating", 0)
         prover.prove(limits, self._simulated)
         if request.objective == "pareto" and prover.proof.stopped_by not in ("interrupt", "time"):
             front = front_of(prover.weighted_s().tolist(), fitting.needed_bytes.tolist())
             prover.simulate(front[:: -(-len(front) // MAX_FRONT)])
-        return prover
 
     def _action_s(self, plan: Plan) -> float:
         """Returns a lower bound of a plan's step: its step at the level of actions."""

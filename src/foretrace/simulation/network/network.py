@@ -255,6 +255,8 @@ def network_table(
                 answer = group.analytic(size)
                 answers.append(answer if on_links is None else _with_links(answer, on_links.run(answer)))
     except KeyboardInterrupt:
+        if not answers:
+            raise
         return NetworkTable(tuple(answers), interrupted=True)
     return NetworkTable(tuple(answers))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from foretrace.hardware.presets import gpu
 from foretrace.models.model import Model
 from foretrace.models.presets import model as preset
 from foretrace.program.kernels import Gemm
+from foretrace.search.planner import search as planner
 from foretrace.search.planner.closed_form import ClosedForm
 from foretrace.search.planner.plan_table import PlanTable
 from foretrace.search.planner.request import PlanRequest
@@ -135,6 +137,40 @@ def test_an_interrupt_before_the_first_result_is_not_complete(monkeypatch: pytes
     assert result.best is None
     assert result.search.stopped_by == "interrupt" and not result.search.complete
     assert result.search.undecided == result.feasible
+
+
+class Interrupt:
+    """Calls a function, but for one call that is interrupted."""
+
+    def __init__(self, function: Callable[..., Any], number: int = 1) -> None:
+        self.function, self.number = function, number
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.number -= 1
+        if self.number == 0:
+            raise KeyboardInterrupt
+        return self.function(*arguments)
+
+
+def test_an_interrupt_after_the_last_simulation_keeps_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = plain()
+    monkeypatch.setattr(planner, "rivals_of", Interrupt(planner.rivals_of))
+    result = search(PlanRequest(PLAN, AXES))
+    assert result.search == replace(whole.search, stopped_by="interrupt")
+    assert result.plans == whole.plans
+
+
+def test_an_interrupt_before_the_front_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "front_of", Interrupt(planner.front_of))
+    result = search(PlanRequest(PLAN, AXES, objective="pareto"))
+    assert result.search.stopped_by == "interrupt" and result.best is not None
+
+
+def test_an_interrupt_keeps_the_numbers_of_gpus_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "space_of", Interrupt(planner.space_of, 2))
+    result = search(PlanRequest(PLAN, AXES, gpu_counts=(8, 16)))
+    assert result.search.stopped_by == "interrupt"
+    assert result.best is not None and result.gpus == 8
 
 
 def test_the_smallest_cluster_that_meets_a_deadline() -> None:
