@@ -165,6 +165,10 @@ class Document:
         entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             name = self.text(key, "a field name")
+            if node.flow_style and name[:1].isdecimal() and not value.value:  # the 000 of {gbs: 1,000}
+                problem = f'field "{shortened(name)}" is not known: a comma separates fields within {{…}}'
+                hint = "write numbers there without commas: 1000"
+                raise InputError("unknown-field", problem, where=self.where(key), hint=hint)
             if name in entries:
                 raise InputError(
                     "duplicate-name",
@@ -291,9 +295,14 @@ class Fields:
         self, name: str, parse: Parser[Number], least: Number, most: Number, show: Callable[[Number], str]
     ) -> Number:
         """A quantity within what can be meant; `show` says the bounds as a person would."""
-        text = self.document.text(self[name], f"{name}: a number")
-        with of_field(name):
-            value = parse(text, where=self.where(name))
+        text, bounds = self.document.text(self[name], f"{name}: a number"), f"expected {show(least)} to {show(most)}"
+        try:
+            with of_field(name):
+                value = parse(text, where=self.where(name))
+        except InputError as error:
+            if error.code != "out-of-range":
+                raise
+            raise InputError(error.code, error.message, where=error.where, hint=bounds) from None
         if not least <= value <= most:
             given, meant = shortened(text.strip()), show(value)
             amount = given if given == meant.replace(",", "") else f"{given} is {meant}, which"
@@ -301,7 +310,7 @@ class Fields:
                 "out-of-range",
                 f"{name} {amount} cannot be meant",
                 where=self.where(name),
-                hint=f"expected {show(least)} to {show(most)}",
+                hint=bounds,
             )
         return value
 

@@ -9,7 +9,7 @@ cluster: h100-dgx
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -64,8 +64,10 @@ def read_job(path: AnyFile) -> JobFile:
     plan: dict[str, PlanValue] = {}
     if "plan" in root:
         plan = _read_plan(document.fields(root["plan"], (*PLAN_KEYS, *OLDER_KEYS), (), "a mapping of a plan's fields"))
-    cluster = root.text("cluster", "") or None
-    if cluster is not None:
+    cluster = None
+    if "cluster" in root:
+        speaking = replace(document, example="cluster: h100-dgx")
+        cluster = " ".join(speaking.text(root["cluster"], "cluster: a name or a file").split())
         file = Path(path).parent / cluster
         if file.suffix in (".yaml", ".yml", ".json") and given_path(file).is_file:
             record_named_input(file)

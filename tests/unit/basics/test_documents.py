@@ -46,6 +46,19 @@ def test_files_that_are_no_documents(tmp_path: Path, data: bytes, problem: str) 
     assert refused.where == str(path)
 
 
+@pytest.mark.parametrize("text", ["{rate: 1,000}", "{rate: 1,000,000}", "{rate: 1,000GB/s}"])
+def test_a_comma_within_a_number_of_a_flow_mapping(text: str) -> None:
+    refused = refusal(fields, text, "rate")
+    assert refused.code == "unknown-field" and "1000" in (refused.hint or "")
+
+
+@pytest.mark.parametrize("text", ["-5GB/s", "0GB/s", "1e300GB/s"])
+def test_a_quantity_out_of_range_names_the_range(text: str) -> None:
+    rate = fields(f"rate: {text}", "rate")
+    refused = refusal(rate.number, "rate", parse_bandwidth, 1e9, 2e9, format_bandwidth)
+    assert (refused.code, refused.hint) == ("out-of-range", "expected 1.00 GB/s to 2.00 GB/s")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(document(tmp_path / "missing").read).code == "file-not-found"
     assert refusal(document(tmp_path).read).code == "folder-instead-of-file"

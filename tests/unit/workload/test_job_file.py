@@ -115,6 +115,7 @@ def test_what_is_not_known_is_guessed_and_marked(tmp_path: Path) -> None:
         ("model: gtp22\n", 1, 'no model is called "gtp22"; did you mean'),
         ("model: [gpt2]\n", 1, "expected a model's name or a mapping"),
         ("model: gpt2\nplan: 7\n", 2, "expected a mapping"),
+        ("model: gpt2\ncluster: {based_on: h100-dgx}\n", 2, "a name or a file"),
         ("- gpt2\n", 1, "expected a mapping"),
         ("model: gpt2\n  plan: [\n", 2, "not valid YAML"),
     ],
