@@ -63,6 +63,14 @@ def read_json(data: str | bytes, where: str, hint: str | None = None, pairs: Pai
     return check_nesting(value, where, hint)
 
 
+def refuse_printed_answer(values: Mapping[str, Any], where: str) -> None:
+    """Raises an error where an object of JSON is an answer that a command has printed, which cannot be opened again."""
+    schema = values.get("schema")
+    if isinstance(schema, str) and schema.startswith("foretrace."):
+        hint = "--save OUT.answer writes an answer that can be opened"
+        raise InputError("wrong-format", "this is an answer as it was printed (--json, -o)", where=where, hint=hint)
+
+
 def check_nesting(value: Any, where: str, hint: str | None = None) -> Any:
     """Returns a value of JSON; raises an error where it is nested more than `MAX_NESTING` deep."""
     if _is_deep(value):

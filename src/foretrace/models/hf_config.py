@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, of_field
 from foretrace.basics.files import AnyFile, InputFile, given_path, input_file
+from foretrace.basics.records import refuse_printed_answer
 from foretrace.basics.units import parse_whole
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def _config(document: Document, node: yaml.Node, model_type: str, name: str) -> 
     config = HfConfig(document, node, fields, model_type, name)
     model_type = config.text("model_type", model_type)
     if not model_type:
+        refuse_printed_answer({"schema": config.text("schema", "")}, document.path)
         raise InputError("missing-field", "field model_type is missing", where=document.where(node), hint=_EXPECTED)
     called = config.text("_name_or_path", "").rstrip("/").rpartition("/")[2]
     return HfConfig(document, node, fields, model_type, called if len(called.strip(".")) > 1 else name)

@@ -48,6 +48,18 @@ def test_json_to_the_screen_and_to_a_file(
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == result
 
 
+def test_an_answer_that_was_printed_is_not_a_job(
+    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = tmp_path / "out.json"
+    assert call("simulate", files[0], "-o", printed) == 0
+    capsys.readouterr()
+    for words in (("compare", files[0], printed), ("inspect", printed), ("show", printed)):
+        assert call(*words, "--json") == 3
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["code"] == "wrong-format" and "--save" in error["hint"]
+
+
 def test_a_trace_of_both(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", *files, "--perfetto", tmp_path / "both.pftrace", "--ranks", "1") == 0
     assert "open it at ui.perfetto.dev" in capsys.readouterr().err

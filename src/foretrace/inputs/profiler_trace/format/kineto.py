@@ -14,6 +14,7 @@ from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError, printable, shortened
 from foretrace.basics.files import AnyFile
 from foretrace.basics.limits import MAX_GPUS
+from foretrace.basics.records import refuse_printed_answer
 from foretrace.inputs.profiler_trace.format.arguments import count, listed, whole
 from foretrace.inputs.profiler_trace.format.columns import NO_TIME, Columns
 from foretrace.inputs.profiler_trace.format.kineto_json import NO_PROFILE, KinetoJson
@@ -67,6 +68,7 @@ def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
 
 def _no_events(others: Mapping[str, Any], where: str) -> InputError:
     """Returns the error of a JSON object without events."""
+    refuse_printed_answer(others, where)
     if _OF_MODELS & others.keys():
         hint = f"give a trace, or predict a step of the model: foretrace predict {where} --gpus 8 --cluster h100-dgx"
         return InputError("wrong-format", "this is a model's configuration, not a trace", where=where, hint=hint)
