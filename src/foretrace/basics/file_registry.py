@@ -46,7 +46,7 @@ class FileRegistry:
                 raise _overwritten(path, "would be a file and a folder")
             self._output_folders |= dict.fromkeys(keys, str(path))
         else:
-            if self._is_output(keys):
+            if self._output(keys) is not None:
                 raise _overwritten(path, "would be written twice")
             folders = [Path(key) for key in self._output_folders if isinstance(key, str)]
             if any(Path(_real_path(path)) in (place, *place.parents) for place in folders):
@@ -56,23 +56,28 @@ class FileRegistry:
 
     def is_claimed(self, path: Path) -> bool:
         """Returns whether a file is an output."""
-        return self._is_output(_keys(path))
+        return self._output(_keys(path)) is not None
 
-    def _is_output(self, keys: Iterable[FileId | str]) -> bool:
+    def _output(self, keys: Iterable[FileId | str]) -> str | None:
+        """Returns the name by which the output of any of the keys was claimed; None where there is none."""
         # Another process may have replaced an output since it was claimed; a new file can get the inode of the old one.
-        return any(
-            key in self._outputs and (isinstance(key, str) or file_id(self._outputs[key]) == key) for key in keys
-        )
+        for key in keys:
+            name = self._outputs.get(key)
+            if name is not None and (isinstance(key, str) or file_id(name) == key):
+                return name
+        return None
 
-    def check_output(self, path: Path) -> None:
-        """Raises UsageError if a file that is to be written was read."""
-        if self._inputs and any(key in self._inputs for key in _keys(path)):
-            raise _overwritten(path, "would be written over")
+    def check_output(self, path: Path, name: str | Path | None = None) -> None:
+        """Raises UsageError if a file that is to be written was read; `name` is what the user called it."""
+        for key in _keys(path) if self._inputs else ():
+            if isinstance(key, tuple) and key in self._inputs:
+                raise _read_and_written(self._inputs[key], name or path)
 
     def check_input(self, path: str | Path) -> None:
         """Raises UsageError if a file that is to be read is an output."""
-        if self._outputs and self._is_output(_keys(Path(path))):
-            raise _overwritten(path, "would be written over")
+        output = self._output(_keys(Path(path))) if self._outputs else None
+        if output is not None:
+            raise _read_and_written(path, output)
 
     def add_input(self, path: str | Path, state: os.stat_result) -> None:
         """Records a file that was opened for reading. Raises UsageError if it is an output.
@@ -84,8 +89,9 @@ class FileRegistry:
         key = state.st_dev, state.st_ino
         if stat.S_ISREG(state.st_mode):
             # An output that is already written is another file than before; its path is the same.
-            if self._outputs and self._is_output((key, _real_path(path))):
-                raise _overwritten(path, "would be written over")
+            output = self._output((key, _real_path(path))) if self._outputs else None
+            if output is not None:
+                raise _read_and_written(path, output)
             self._inputs[key] = str(path)
         elif not stat.S_ISCHR(state.st_mode):
             self._pipes.add(key)
@@ -149,6 +155,13 @@ def _real_path(path: str | Path) -> str:
         return os.path.realpath(path)
     except OSError:
         return str(path)
+
+
+def _read_and_written(read: str | Path, written: str | Path) -> UsageError:
+    """Returns the error for an output that is an input, by the names that the user gave both."""
+    if str(read) == str(written):
+        return _overwritten(written, "is read, and would be written over")
+    return _overwritten(written, f"is {shown(str(read))}, which is read")
 
 
 def _overwritten(path: str | Path, problem: str) -> UsageError:

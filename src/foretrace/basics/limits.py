@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.errors import InputError, UsageError, quoted
 from foretrace.basics.numbers import NumberError, real_number
 
 MAX_STAGES = 1024
@@ -32,7 +32,9 @@ def limit_factor() -> float:
     try:
         return real_number(text.removesuffix("x"), least=_MIN_FACTOR, most=_MAX_FACTOR)
     except NumberError:
-        raise UsageError("bad-value", f"{VARIABLE} is not a factor", hint=f"for example {VARIABLE}=4x") from None
+        raise UsageError(
+            "bad-value", f"{VARIABLE}={quoted(text)} is not a factor", hint=f"for example {VARIABLE}=4x"
+        ) from None
 
 
 def limited(most: int) -> int:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.errors import InputError, UsageError, shown
 from foretrace.basics.file_registry import active_registry
 
 _BUFFER_BYTES: Final = 1 << 18
@@ -67,7 +67,7 @@ def replacing(path: Path, noun: str) -> Iterator[BinaryIO]:
         return
     registry = active_registry()
     if registry is not None:
-        registry.check_output(target)
+        registry.check_output(target, path)
     import secrets  # only writing needs it, and it takes a while
 
     temporary = target.parent / _TEMPORARY.format(secrets.token_hex(8))
@@ -106,8 +106,11 @@ def claim_output(path: Path, noun: str = "file", *, folder: bool = False) -> Non
         UsageError: It is an input or another output (`output-overwrites-input`).
     """
     if str(path).startswith("--"):  # the next option was taken for the name
-        hint = f"name the {noun}, or write ./{path} if it is called so"
-        raise UsageError("missing-argument", f"an option is given where the name of a {noun} is expected", hint=hint)
+        problem = f"the option {shown(str(path))} is given where the name of a {noun} is expected"
+        raise UsageError("missing-argument", problem, hint=f"name the {noun}")
+    if str(path) == "-":
+        hint = "--json prints to standard output, and /dev/stdout is a name for it"
+        raise UsageError("bad-value", f"- is not the name of a {noun}", hint=hint)
     with _unwritable_if_refused(path, noun):
         target = _output_target(path)
         if folder:
@@ -251,6 +254,8 @@ def _unwritable_if_refused(path: Path, noun: str) -> Iterator[None]:
     except (OSError, ValueError, TypeError) as error:
         # ValueError: a null character, or half of a surrogate pair; TypeError: not a name at all.
         reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        if isinstance(error, FileNotFoundError) and not path.parent.exists():
+            reason = f"the folder {shown(str(path.parent))} does not exist"
         hint = "give the name of a file in a folder that exists and that you may write to"
         raise InputError(
             "unwritable-file", f"the {noun} cannot be written: {reason}", where=str(path), hint=hint

@@ -86,6 +86,9 @@ class GroupedCommand(TyperCommand):
                 metavar = param.metavar or ""
                 if not metavar.startswith("OUT"):
                     inputs += value if isinstance(value, (list, tuple)) else [value]
+                elif value == "":
+                    problem = f"{param.opts[-1]} has no name of a file or folder"
+                    raise UsageError("missing-argument", problem, hint="is a variable of the shell not set?")
                 elif value is not None and metavar != OUTPUT_BY_FORMAT:
                     claim_output(Path(value), folder=metavar == OUTPUT_FOLDER)
             for value in inputs:

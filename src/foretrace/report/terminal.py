@@ -386,7 +386,7 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = Non
     """Returns notes and warnings, one line each.
 
     Warnings come first, then notes on no line of a file; those beyond `most` are only counted. Where all are about one
-    file, its name is left out: `line 9`. The file of a cluster is named, since it is not the one that a screen is about.
+    file, its name is left out: `line 9`. The file of a cluster is named: it is not the one that a screen is about.
     """
     shown = sorted(diagnostics, key=lambda diagnostic: (diagnostic.level != "warning", diagnostic.where is not None))
     files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}

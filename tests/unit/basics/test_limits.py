@@ -23,8 +23,9 @@ def test_a_user_raises_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x", "1e99", "two", "9" * 5000])
 def test_factors_that_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("FORETRACE_LIMITS", text)
-    with pytest.raises(ForetraceError, match="bad-value"):
+    with pytest.raises(ForetraceError, match="bad-value") as caught:
         limit_factor()
+    assert f'"{text[:50]}' in caught.value.message
 
 
 def test_a_packed_file_has_a_limit() -> None:

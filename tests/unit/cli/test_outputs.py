@@ -215,8 +215,29 @@ def test_hard_and_symbolic_links_lead_to_inputs(
     before = contents(place)
     for output in ("folder/soft.svg", "hard.svg", "folder/../hard.svg"):
         assert call(*words_of(job[0], words, output)) == 2
-        assert "[output-overwrites-input]" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "[output-overwrites-input]" in error and f"{Path(output)} is {words[0]}" in error
     assert contents(place) == before
+
+
+@pytest.mark.parametrize(("output", "code"), [("", "missing-argument"), ("-", "bad-value"), ("--", "missing-argument")])
+@pytest.mark.parametrize("job", [("simulate", "--output"), ("simulate", "--traces"), ("generate", "--output")])
+def test_names_that_are_not_those_of_files(
+    output: str, code: str, job: tuple[str, str], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, words = JOBS[job]
+    before = contents(place)
+    assert call(*words_of(job[0], words, output)) == 2
+    assert f"[{code}]" in capsys.readouterr().err
+    assert contents(place) == before
+
+
+def test_a_folder_that_does_not_exist_is_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, words = JOBS["simulate", "--output"]
+    assert call(*words_of("simulate", words, "nowhere/out.json")) == 3
+    error = capsys.readouterr().err
+    assert "[unwritable-file]" in error and "the folder nowhere" in error
+    assert not (place / "nowhere").exists()
 
 
 def test_the_current_folder_may_be_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
