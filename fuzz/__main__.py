@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     store = Store(given.state)
     if given.command == "run":
         try:
-            run(store, _chosen(given.targets), given.seconds, given.workers, guided=not given.no_guide)
+            run(store, chosen_targets(given.targets), given.seconds, given.workers, guided=not given.no_guide)
         except KeyboardInterrupt:  # before the first input
             return 130
         return _print_report(store)
@@ -76,11 +77,16 @@ def _target(name: str) -> Target:
     return all_targets()[name]
 
 
-def _chosen(prefixes: list[str]) -> list[str]:
-    names = [name for name in all_targets() if not prefixes or any(name.startswith(prefix) for prefix in prefixes)]
-    if not names:
-        sys.exit(f"no target is called {' or '.join(prefixes)}; python -m fuzz list")
-    return names
+def chosen_targets(words: list[str]) -> list[str]:
+    """Returns the targets that words name: the one of exactly this name, else all that begin so."""
+    targets = all_targets()
+    names: dict[str, None] = {} if words else dict.fromkeys(targets)
+    for word in words:
+        meant = [word] if word in targets else [name for name in targets if name.startswith(word)]
+        if not meant:
+            sys.exit(f"no target is called {word}; python -m fuzz list")
+        names |= dict.fromkeys(meant)
+    return list(names)
 
 
 def _replay(store: Store, names: list[str]) -> int:
@@ -149,4 +155,6 @@ def _print_report(store: Store) -> int:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `python -m fuzz list | head`
     sys.exit(main())

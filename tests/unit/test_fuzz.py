@@ -18,6 +18,7 @@ import foretrace
 from foretrace.cli import main
 from foretrace.inputs.registry import kinds
 from fuzz import oracle
+from fuzz.__main__ import chosen_targets
 from fuzz.calls import COMMAND_LINES
 from fuzz.corpus import keep, kept_cases
 from fuzz.minimise import minimise
@@ -51,6 +52,13 @@ class TestRegistration:
         assert {name for target in all_targets().values() for name in target.names} == {*foretrace.__all__} - {
             "__version__"
         }
+
+    def test_a_name_means_its_target_alone_and_a_prefix_several(self) -> None:
+        assert chosen_targets(["kineto"]) == ["kineto"]
+        assert chosen_targets(["kine", "kineto"]) == ["kineto", "kineto-ranks"]
+        assert chosen_targets([]) == list(all_targets())
+        with pytest.raises(SystemExit):
+            chosen_targets(["kineto", "nothing"])
 
     @pytest.mark.parametrize("name", [target.name for target in TARGETS])
     def test_samples_are_read(self, name: str, folder: Path) -> None:

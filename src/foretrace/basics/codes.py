@@ -203,6 +203,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     70: "Foretrace has a defect, or the machine that it runs on has no memory left.",
     129: "The command was ended by SIGHUP.",
     130: "The command was interrupted.",
+    141: "The program that reads the output has ended before, as `head` does.",
     143: "The command was ended by SIGTERM.",
 }
 
@@ -216,7 +217,8 @@ def codes_page() -> str:
         "",
         "Every error and diagnostic has a code for scripts; messages may be reworded, codes are not.",
         "With `--json` an error is one object on stdout,",
-        '`{"error": {"code", "message", "where", "hint"}}`, and the command ends with the same exit code.',
+        '`{"schema": "foretrace.error/1", "error": {"code", "message", "where", "hint"}}`, and the command',
+        "ends with the same exit code.",
         "Each entry of an answer's `diagnostics` has `code`, `level` (`note` or `warning`), `message` and",
         "`where`.",
         "",
