@@ -13,6 +13,7 @@ from foretrace.cli.emit import emit, wrote
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
+    MACHINE_DEFAULTS,
     OUTPUT,
     SCENARIO,
     TIMELINE,
@@ -21,6 +22,7 @@ from foretrace.cli.groups import (
     Question,
     ScenarioOptions,
     TimelineOptions,
+    check_machine_of_saved,
     question_about,
     takes,
 )
@@ -82,9 +84,11 @@ def command(
         problem = "--traces, --heatmap and --save are of one run"
         raise UsageError("option-not-for-command", problem, hint="use foretrace simulate")
     first, second = _opened(paths, {**options, **scenario.options}, bool(texts))
-    if scenario.scenario and all(job is None or job.answer_file is not None for job in (first, second)) and not texts:
-        problem = "saved answers are compared as they were saved"
-        raise UsageError("option-not-for-input", problem, hint="foretrace simulate FILE.answer runs one again")
+    if all(job is None or job.answer_file is not None for job in (first, second)):
+        if not texts and (scenario.scenario or machine != MACHINE_DEFAULTS):
+            problem = "saved answers are compared as they were saved"
+            raise UsageError("option-not-for-input", problem, hint="foretrace simulate FILE.answer runs one again")
+        check_machine_of_saved(first, machine, scenario)
     question = question_about(first, machine, scenario)
     other = question if second is None else question_about(second, machine, scenario)
     if texts:

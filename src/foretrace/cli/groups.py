@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import typer
 
@@ -258,6 +258,9 @@ _MACHINE_OPTIONS = {
     ),
 }
 
+MACHINE_DEFAULTS: Final = _read_machine({name: option.default for name, option in _MACHINE_OPTIONS.items()})
+"""The options of a machine where none is given."""
+
 MACHINE = OptionGroup("machine", option_parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
 """Options of the machine that a job runs on."""
 
@@ -431,13 +434,26 @@ def ask(
     """Opens the input and makes the machine; `model` says that a name is a model's unless a file has it."""
     texts = {**options, **scenario.options}
     job = open_model(paths[0], texts) if model else open_input(paths, texts)
+    check_machine_of_saved(job, machine, scenario)
     return question_about(job, machine, scenario)
+
+
+def check_machine_of_saved(job: Input, machine: MachineOptions, scenario: ScenarioOptions) -> None:
+    """Raises an error where options of a machine would have no effect on an answer that is taken as it was saved."""
+    if _is_kept(job, machine, scenario) and machine != MACHINE_DEFAULTS:
+        problem = f"{job.title} is {job.noun}, which is taken as it was saved: options of the machine do not change it"
+        hint = "--cluster NAME, next to these options, runs it again"
+        raise UsageError("option-not-for-input", problem, hint=hint)
 
 
 def question_about(job: Input, machine: MachineOptions, scenario: ScenarioOptions) -> Question:
     """Makes the machine that a job runs on; a saved answer that is taken as it was saved needs none."""
-    kept = job.answer_file is not None and machine.cluster is None and not scenario.scenario
+    kept = _is_kept(job, machine, scenario)
     return Question(job, Machine() if kept else machine.machine(job), scenario, machine)
+
+
+def _is_kept(job: Input, machine: MachineOptions, scenario: ScenarioOptions) -> bool:
+    return job.answer_file is not None and machine.cluster is None and not scenario.scenario
 
 
 def check_svg(*paths: Path | None) -> None:

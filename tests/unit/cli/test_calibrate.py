@@ -41,7 +41,7 @@ class TestCalibrate:
             (("-o", "my.yaml"), 2, "INPUT"),
             (("step.json",), 2, "where is the calibration to go?"),
             (("step.json", "-o", "my.txt"), 2, "written as YAML"),
-            (("step.json", "-o", ""), 3, "[unwritable-file]"),
+            (("step.json", "-o", ""), 2, "[missing-argument]"),
             (("step.json", "-o", "/"), 3, "[unwritable-file]"),
             (("step.json", "-o", ".yaml"), 2, "for example my.yaml"),
             (("", "-o", "my.yaml"), 2, "an argument is empty"),

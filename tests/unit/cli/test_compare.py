@@ -48,6 +48,32 @@ def test_json_to_the_screen_and_to_a_file(
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == result
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("simulate saved.answer", "--no-overlap-cost"),
+        ("explain saved.answer", "--prices model"),
+        ("memory saved.answer", "--collectives nowhere.csv"),
+        ("sweep saved.answer --over compute=1x,2x", "--network flow"),
+        ("compare saved.answer saved.answer", "--no-silicon"),
+        ("compare saved.answer saved.answer", "--cluster h100-dgx"),
+        ("compare saved.answer --with cluster=b200-dgx", "--no-silicon"),
+    ],
+)
+def test_options_that_would_not_change_a_saved_answer_are_refused(
+    words: str,
+    option: str,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("simulate", files[0], "--save", "saved.answer") == 0
+    assert call(*words.split(), *option.split()) == 2
+    assert "[option-not-for-input]" in capsys.readouterr().err
+
+
 def test_an_answer_that_was_printed_is_not_a_job(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
