@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from foretrace.basics.arrays import Longs
+from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.statistics import tally
@@ -53,6 +54,8 @@ class TraceDiff:
     before_step_s: float
     after_step_s: float
     changes: tuple[Change, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """Those of both traces, each with the trace that it is of."""
 
     def of(self, side: Literal["host", "device"]) -> tuple[Change, ...]:
         """Returns only ops, or only kernels."""

@@ -224,7 +224,12 @@ class ProfilerTrace:
 
         `step` compares only steps of that name.
         """
-        return _diff.diff(self.ranks, after.ranks, step)
+        notes = tuple(
+            replace(note, where=note.where or trace.ranks[0].trace.path)
+            for trace in (self, after)
+            for note in trace.diagnostics
+        )
+        return replace(_diff.diff(self.ranks, after.ranks, step), diagnostics=notes)
 
     def summary(self) -> _summary.TraceSummary:
         """Returns an overview of all analyses, and what to change."""

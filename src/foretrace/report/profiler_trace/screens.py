@@ -23,6 +23,7 @@ from foretrace.report.terminal import BOUND_BY, Screen, Span, diagnostic_lines, 
 
 MAX_ROWS: Final = 20
 MAX_KERNELS_OF_SEQUENCE: Final = 6
+MAX_NOTES: Final = 4
 _ONE_BY_ONE: Final = ("steps", "critical-path", "stragglers")
 """Views that show steps by themselves."""
 _Lines = list[list[Span]]
@@ -33,7 +34,7 @@ def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | N
     screen = Screen.of(stream or sys.stdout)
     made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
     lines = [[], *made, *([] if view in _ONE_BY_ONE else _counted(trace))]
-    notes = diagnostic_lines(trace.diagnostics, 4)
+    notes = diagnostic_lines(trace.diagnostics, MAX_NOTES)
     show(screen, [*lines, [], *notes] if notes else lines)
 
 
@@ -46,7 +47,8 @@ def _counted(trace: ProfilerTrace) -> _Lines:
 
 def print_diff(difference: TraceDiff, stream: TextIO | None = None) -> None:
     """Prints what changed between two profiler traces."""
-    show(Screen.of(stream or sys.stdout), [[], *_diff(difference)])
+    notes = diagnostic_lines(difference.diagnostics, MAX_NOTES)
+    show(Screen.of(stream or sys.stdout), [[], *_diff(difference), *([[], *notes] if notes else [])])
 
 
 def _cut(name: str, width: int = 56) -> str:

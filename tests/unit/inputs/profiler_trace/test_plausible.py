@@ -10,6 +10,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format import read_trace, read_traces
+from foretrace.inputs.profiler_trace.format.columns import NO_NAME
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 from foretrace.readings.profiler_views import ProfilerTrace
@@ -280,6 +281,28 @@ def test_any_value_in_any_field_is_read_or_left_out(tmp_path: Path, field: str, 
     text = json.dumps(document(content)).replace('"VALUE"', value)
     trace = read_trace(write(tmp_path, text))
     assert len(content) - 1 <= len(trace.events) <= len(content)
+
+
+@pytest.mark.parametrize("field", ["name", "pid", "tid", "args"])
+@pytest.mark.parametrize("value", [float("nan"), [1], None, True])
+def test_fields_of_another_type_are_left_out_and_reported_once(tmp_path: Path, field: str, value: Any) -> None:
+    content = events()
+    for at in (2, 12):
+        content[at][field] = {} if field == "args" and value is None else value
+    found, left = codes(tmp_path, content)
+    assert left == len(content)
+    assert found.count("rows-skipped") == (field != "args" or value is not None)
+
+
+def test_a_comparison_has_the_diagnostics_of_both_traces(tmp_path: Path) -> None:
+    content = events()
+    right = ProfilerTrace.load(write(tmp_path, document(content), "right.json"))
+    content[2]["name"] = None
+    odd = ProfilerTrace.load(write(tmp_path, document(content), "odd.json"))
+    for difference in (right.diff(odd), odd.diff(right)):
+        notes = [note for note in difference.diagnostics if note.level == "warning"]
+        assert [note.code for note in notes] == ["rows-skipped"] and str(notes[0].where).endswith("odd.json")
+        assert {change.name for change in difference.changes if change.what == "added"} <= {"k0", NO_NAME}
 
 
 def test_blanks_without_end_are_refused(tmp_path: Path) -> None:

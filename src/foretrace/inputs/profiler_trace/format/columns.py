@@ -107,6 +107,12 @@ _PLAIN_NUMBERS: Final = re.compile(r"[0-9.\n+-]*")
 _MAX_NUMBER: Final = 40
 """Characters of a time as text: 64 bits have 20 digits."""
 
+_PLACES: Final = {int, str}
+"""The types of processes and threads; the profiler's own events have texts."""
+
+NO_NAME: Final = "(no name)"
+"""The name of an event that has none, or one that is not text."""
+
 _ODD: Final = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """Raised by events whose fields are of other types than Kineto's."""
 
@@ -137,6 +143,8 @@ class Columns:
         """Events that cannot be read for another reason."""
         self.first_odd = ""
         """The name of the first of them."""
+        self.mistyped = 0
+        """Events with a name, process, thread or arguments of the wrong type, which are left out."""
         self.unread: Counter[str] = Counter()
         """Events that are no spans, by what they are."""
         self.stacks = False
@@ -244,6 +252,8 @@ class Columns:
 
     def _columns(self, category: EventCategory, events: list[dict[str, Any]]) -> None:
         names, processes, threads, starts, durations = zip(*map(_HEAD, events), strict=True)
+        if set(map(type, names)) != {str} or not {*map(type, processes), *map(type, threads)} <= _PLACES:
+            raise TypeError("a name is not text, or a process or thread is neither text nor a number")
         arguments = [event.get("args") or _NOTHING for event in events]
         filled: dict[str, NDArray[Any]] = {
             "category": np.full(len(events), category, np.uint8),
@@ -285,15 +295,18 @@ class Columns:
             if event.get("ph", "X") != "X":
                 self.unread[f'phase "{_word(event.get("ph"))}"'] += 1
             elif _is_time(event.get("ts")) and _is_time(event.get("dur")):
-                arguments = event.get("args")
+                name, arguments = event.get("name", NO_NAME), event.get("args") or _NOTHING
+                process, thread = event.get("pid", -1), event.get("tid", -1)
+                typed = isinstance(name, str) and isinstance(arguments, dict)
+                self.mistyped += not (typed and _is_place(process) and _is_place(thread))
                 good.append(
                     {
-                        "name": _word(event.get("name", "")),
-                        "pid": whole(event.get("pid", -1)),
-                        "tid": whole(event.get("tid", -1)),
+                        "name": name if isinstance(name, str) else NO_NAME,
+                        "pid": process if type(process) in _PLACES else whole(process),
+                        "tid": thread if type(thread) in _PLACES else whole(thread),
                         "ts": event["ts"],
                         "dur": event["dur"],
-                        "args": arguments if isinstance(arguments, dict) else {},
+                        "args": arguments if isinstance(arguments, dict) else _NOTHING,
                     }
                 )
             else:
@@ -312,6 +325,11 @@ def _drawn(values: NDArray[Any], arguments: list[dict[str, Any]], key: str, draw
     for at in np.flatnonzero(values == -1).tolist():
         if key not in arguments[at]:
             values[at] = whole(drawn[at])
+
+
+def _is_place(value: object) -> bool:
+    """Returns whether a value can be a process or thread; some tools write whole numbers as 7.0."""
+    return type(value) in _PLACES or (isinstance(value, float) and value.is_integer())
 
 
 def _is_time(value: object) -> bool:

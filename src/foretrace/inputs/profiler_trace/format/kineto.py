@@ -115,7 +115,7 @@ def _trace(
         devices=_devices(others.get("deviceProperties")),
         groups=groups,
         facts=_facts(others, distributed, columns, events),
-        strings=tuple(str(name)[:_MAX_NAME] for name in columns.names),
+        strings=tuple(name[:_MAX_NAME] for name in columns.names),
         threads=threads,
         inputs=tuple(columns.inputs.distinct),
         calls=calls,
@@ -304,6 +304,7 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
         )
     for odd, what in (
         (columns.odd, f'events have fields of the wrong type: left out, first "{shortened(columns.first_odd)}"'),
+        (columns.mistyped, "events have a name, process, thread or arguments of the wrong type: these are left out"),
         (columns.inputs.odd, "ops have inputs that cannot be read: their shapes are left out"),
         (columns.calls.odd, "collectives have arguments that cannot be read: these are left out"),
     ):
