@@ -192,6 +192,19 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
 }
 """All codes by what they are about."""
 
+RECORDED_TIMES: Final = (
+    "implausible-time",
+    "launch-without-kernel",
+    "duplicate-event",
+    "kernel-before-launch",
+    "kernel-out-of-order",
+    "outside-step",
+    "overlapping-kernels",
+    "overlapping-steps",
+    "implausible-rate",
+)
+"""Codes of recordings whose times, or what they add up to, may be wrong, in the order in which a reader needs them."""
+
 CODES: Final[dict[str, str]] = {code: meaning for codes in SECTIONS.values() for code, meaning in codes.items()}
 
 EXIT_CODES: Final[dict[int, str]] = {

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
+from foretrace.basics.codes import RECORDED_TIMES
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import (
     MINUS,
@@ -382,13 +383,22 @@ def _limits(low: float, high: float) -> str:
     return f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)"
 
 
+def _urgency(diagnostic: Diagnostic) -> tuple[bool, int, bool]:
+    """Returns what diagnostics are sorted by; those to read first are the least."""
+    warns = diagnostic.level == "warning"
+    on_times = warns and diagnostic.code in RECORDED_TIMES
+    order = RECORDED_TIMES.index(diagnostic.code) if on_times else len(RECORDED_TIMES)
+    return not warns, order, diagnostic.where is not None
+
+
 def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = None) -> list[list[Span]]:
     """Returns notes and warnings, one line each.
 
-    Warnings come first, then notes on no line of a file; those beyond `most` are only counted. Where all are about one
-    file, its name is left out: `line 9`. The file of a cluster is named: it is not the one that a screen is about.
+    Warnings come first, of these the ones on recorded times. Then come notes on no line of a file; those beyond `most`
+    are only counted. Where all are about one file, its name is left out: `line 9`. The file of a cluster is named: it
+    is not the one that a screen is about.
     """
-    shown = sorted(diagnostics, key=lambda diagnostic: (diagnostic.level != "warning", diagnostic.where is not None))
+    shown = sorted(diagnostics, key=_urgency)
     files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
     lines: list[list[Span]] = []
     for diagnostic in shown[:most]:
