@@ -53,6 +53,15 @@ _MIN_QUEUED: Final = 20
 MAX_LINK_BYTES_PER_S: Final = 4e12
 """NVLink 6 has 3.6 TB/s for each GPU, both ways together (NVIDIA, Vera Rubin NVL72)."""
 
+MAX_CROWDING: Final = 10.0
+"""The time of all work of a stream in relation to the time that the stream was recorded over: at most 1 where work runs
+one after another. Programmatic dependent launch adds a few percent, the kernels of graphs may overlap a few times."""
+
+MAX_CONCURRENT: Final = 128.0
+"""The kernels that a GPU runs at once (CUDA C++ Programming Guide, technical specifications, resident grids)."""
+
+_MIN_CROWD: Final = 20
+
 _MAX_MENDED: Final = 0.05
 """The share of all work up to which rows that cannot be are mended or left out."""
 
@@ -331,6 +340,27 @@ def overlapped_s(work: RecordedWork, kept: Mask) -> tuple[float, int]:
     long = overlap_s > MAX_CLOCKS_APART_S
     total_s = float(overlap_s[long].sum())
     return (total_s, int(long.sum())) if total_s > _MIN_REPORTED * float(work.duration_s[rows].sum()) else (0.0, 0)
+
+
+def crowding(work: RecordedWork, kept: Mask) -> tuple[float, int]:
+    """Returns how many times as long as it was recorded over the work of a queue takes, and its first row.
+
+    The queue is the most crowded of those with more work than any device runs. Without such a queue the ratio is 0.
+    """
+    rows = np.flatnonzero(kept)
+    if not len(rows):
+        return 0.0, -1
+    rows = rows[np.lexsort((work.start_s[rows], work.queue[rows]))]
+    first = np.flatnonzero(np.diff(work.queue[rows], prepend=-2))
+    last = np.append(first[1:], len(rows)) - 1
+    # The end of the last one is as wrong as its duration, so that the time from start to start counts.
+    total_s = np.add.reduceat(work.duration_s[rows], first) - work.duration_s[rows[last]]
+    span_s = np.maximum(work.start_s[rows[last]] - work.start_s[rows[first]], MIN_KERNEL_S)
+    allowed = np.where(work.queue[rows[first]] >= 0, MAX_CROWDING, MAX_CONCURRENT)
+    ratio = np.where(last - first + 1 >= _MIN_CROWD, total_s / span_s, 0.0)
+    ratio[ratio <= allowed] = 0.0
+    worst = int(ratio.argmax())
+    return float(ratio[worst]), int(rows[first[worst]])
 
 
 def odd_repeats(work: RecordedWork, kept: Mask) -> tuple[Longs, Longs]:

@@ -5,8 +5,7 @@ Every command reads a trace through `plausible`, so that all of them see the sam
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Final
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError, quoted, shown
-from foretrace.basics.units import format_time
+from foretrace.basics.units import format_percent, format_time
 from foretrace.inputs.plausibility import (
     CALL_S,
     MAX_CLOCKS_APART_S,
@@ -23,6 +22,7 @@ from foretrace.inputs.plausibility import (
     RecordedWork,
     check_work,
     contradiction,
+    crowding,
     diagnostics,
     duplicates,
     odd_repeats,
@@ -32,7 +32,7 @@ from foretrace.inputs.plausibility import (
 )
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.calls import Does, does
-from foretrace.inputs.profiler_trace.rank.links import EventLinks
+from foretrace.inputs.profiler_trace.rank.links import KERNEL_LAUNCH, EventLinks
 from foretrace.inputs.profiler_trace.rank.steps import (
     MISSING_MARKS,
     PHASE,
@@ -46,8 +46,6 @@ from foretrace.inputs.torch_ops.ranges import PROFILER_STEP
 _NUMBERED: Final = (*ON_DEVICE, EventCategory.RUNTIME, EventCategory.SYNC)
 """Events that their correlation tells apart."""
 
-_LAUNCH: Final = re.compile(r"(cuda|hip|cu)(Ext|Module)?Launch(Kernel|CooperativeKernel)")
-_CAPTURE: Final = re.compile(r"(cuda|hip|cu)Stream(Begin|End)Capture")
 _MIN_LAUNCHED: Final = 0.25
 """The share of a device's time whose launches must be known, if any are."""
 
@@ -66,7 +64,7 @@ _MAX_MARK_GAP: Final = 0.05
 """The share of a step by which the next one's mark may begin later; real ones leave less than 0.5 %."""
 
 _MAX_MARKS: Final = 1_000
-_MIN_MISSING: Final = 0.01
+MIN_MISSING: Final = 0.01
 """The share of launches without a kernel from which on too much is missing for the times to be right."""
 
 
@@ -87,8 +85,17 @@ def plausible(trace: RankProfile) -> RankProfile:
 
     if error := contradiction(findings, describe, "kernels and copies", trace.path):
         raise error
+    ratio, first = crowding(mended, kept)
+    if ratio:
+        text = (
+            f"the kernels of a stream take {ratio:,.0f} times the time from the first, {describe(first)}, to the last"
+        )
+        hint = "durations of this trace are wrong; a unit may be mistaken, such as ns written as µs"
+        raise InputError("implausible-time", text, where=trace.path, hint=hint)
+    units = (*_odd_durations(trace, device), *_odd_launch_times(trace))
+    notes[:0] = _as_recorded(units, trace.path)
     notes += diagnostics(findings, describe, "kernels and copies", trace.path)
-    notes += _missing(trace, links, device)
+    notes += _missing(trace, links)
     notes += _without_launches(trace, links, device)
     overlap_s, count = overlapped_s(mended, kept)
     if count:
@@ -99,11 +106,15 @@ def plausible(trace: RankProfile) -> RankProfile:
             text = f"{describe(odd[0])} takes {text}"
             text += f", and {len(odd) - 1:,} more do" if len(odd) > 1 else ""
             notes.append(Diagnostic("warning", "implausible-time", f"{text}: kept as recorded", trace.path))
-    texts = (*_odd_durations(trace, device), *_odd_gaps(mended, kept), *_odd_calls(trace))
-    notes += [Diagnostic("warning", "implausible-time", f"{text}; kept as recorded", trace.path) for text in texts]
+    if not units:  # a mistaken unit explains these
+        notes += _as_recorded((*_odd_gaps(mended, kept), *_crossed_launches(trace)), trace.path)
     if mended is not work or not kept.all():
         trace = _mended(trace, device, mended, kept)
     return replace(trace, diagnostics=(*trace.diagnostics, *notes)) if notes else trace
+
+
+def _as_recorded(texts: Iterable[str], where: str) -> list[Diagnostic]:
+    return [Diagnostic("warning", "implausible-time", f"{text}; kept as recorded", where) for text in texts]
 
 
 def _mended(trace: RankProfile, device: Longs, work: RecordedWork, kept: Mask) -> RankProfile:
@@ -152,20 +163,31 @@ def _odd_gaps(work: RecordedWork, kept: Mask) -> Iterator[str]:
         )
 
 
-def _odd_calls(trace: RankProfile) -> Iterator[str]:
-    """Yields what to say of launches that are far shorter or longer on the host than any, or that overlap."""
-    events = trace.events
-    calls = events.of(EventCategory.RUNTIME)
-    launches = calls[trace.named(lambda name: _LAUNCH.match(name) is not None)[calls]]
+def _launches(trace: RankProfile) -> Longs:
+    """Returns the calls that launch one kernel each, captured ones included."""
+    calls = trace.events.of(EventCategory.RUNTIME)
+    return calls[trace.named(lambda name: KERNEL_LAUNCH.match(name) is not None)[calls]]
+
+
+def _odd_launch_times(trace: RankProfile) -> Iterator[str]:
+    """Yields what to say of launches that are far shorter or longer on the host than any."""
+    launches = _launches(trace)
     if len(launches) < _MIN_LAUNCHES:
         return
-    duration_s = events.duration_s[launches]
+    duration_s = trace.events.duration_s[launches]
     shortest_s, median_s = float(duration_s.min()), float(np.median(duration_s))
     if median_s < CALL_S[0] or shortest_s > CALL_S[1]:
         what = f"half of all launches take less than {format_time(median_s)}"
         if median_s >= CALL_S[0]:
             what = f"each launch takes {format_time(shortest_s)} or more"
         yield f"{what} on the host, and a launch takes microseconds; a unit may be mistaken"
+
+
+def _crossed_launches(trace: RankProfile) -> Iterator[str]:
+    """Yields what to say of launches of a thread that overlap."""
+    events, launches = trace.events, _launches(trace)
+    if len(launches) < _MIN_LAUNCHES:
+        return
     launches = launches[np.lexsort((events.start_s[launches], events.thread[launches]))]
     same = events.thread[launches[1:]] == events.thread[launches[:-1]]
     crossed = same & (events.end_s[launches[:-1]] > events.start_s[launches[1:]] + MAX_CLOCKS_APART_S)
@@ -178,9 +200,9 @@ def _odd_calls(trace: RankProfile) -> Iterator[str]:
 
 def _described(trace: RankProfile, event: int) -> str:
     events = trace.events
-    correlation = int(events.correlation[event])
-    number = f", correlation {correlation}" if correlation >= 0 else ""
-    place = f"stream {int(events.stream[event])}{number}, at {format_time(float(events.start_s[event]))}"
+    stream, correlation = int(events.stream[event]), int(events.correlation[event])
+    places = [f"stream {stream}"] * (stream >= 0) + [f"correlation {correlation}"] * (correlation >= 0)
+    place = ", ".join([*places, f"at {format_time(float(events.start_s[event]))}"])
     return f"{quoted(trace.strings[events.name[event]])} ({place})"
 
 
@@ -232,8 +254,7 @@ def _launched_once(trace: RankProfile) -> Mask:
     one kernel."""
     events = trace.events
     again = np.zeros(len(events), dtype=bool)
-    calls = events.of(EventCategory.RUNTIME)
-    launches = calls[trace.named(lambda name: _LAUNCH.match(name) is not None)[calls]]
+    launches = _launches(trace)
     kernels = events.of(EventCategory.KERNEL)
     kernels = kernels[(events.correlation[kernels] >= 0)]
     kernels = kernels[np.isin(events.correlation[kernels], events.correlation[launches])]
@@ -366,23 +387,32 @@ def _follow_kernels(trace: RankProfile, marks: Longs, gaps: Longs) -> bool:
     return not period or float(near.mean()) >= 0.5
 
 
-def _missing(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:
+def _missing(trace: RankProfile, links: EventLinks) -> list[Diagnostic]:
     """Reports launches whose kernels were not recorded."""
-    events = trace.events
-    calls = events.of(EventCategory.RUNTIME)
-    launches = calls[
-        trace.named(lambda name: _LAUNCH.match(name) is not None)[calls] & (events.correlation[calls] >= 0)
-    ]
-    launches = launches[~_captured(trace, launches)]
-    lost = launches[~np.isin(launches, links.launch[device])]
+    launches, lost = links.kernel_launches, links.lost_launches
     if not len(lost):
         return []
     share = len(lost) / len(launches)
-    text = f"{len(lost):,} of {len(launches):,} launches ({share:.1%}) have no kernel in the trace, first at "
-    text += f"{format_time(float(events.start_s[lost[0]]))}"
-    if share < _MIN_MISSING:
+    first = int(lost[0])
+    text = f"{len(lost):,} of {len(launches):,} launches ({format_percent(share)}) have no kernel in the trace, first "
+    text += _described(trace, first)
+    stream = _next_stream(trace, links, first)
+    text += f" next to launches on stream {stream}" if stream >= 0 else ""
+    if share < MIN_MISSING:
         return [Diagnostic("note", "launch-without-kernel", text, trace.path)]
-    return [Diagnostic("warning", "launch-without-kernel", f"{text}: steps may be longer than it shows", trace.path)]
+    text += ": what the device did in their time is not known; record again, the profiler's buffer may have overflowed"
+    return [Diagnostic("warning", "launch-without-kernel", text, trace.path)]
+
+
+def _next_stream(trace: RankProfile, links: EventLinks, launch: int) -> int:
+    """Returns the stream of the work launched next by the thread of a launch, or last; -1 where it launched none."""
+    events = trace.events
+    work = trace.events.of(*ON_DEVICE)
+    work = work[links.launch[work] >= 0]
+    work = work[events.thread[links.launch[work]] == events.thread[launch]]
+    work = work[np.argsort(links.launch[work], kind="stable")]
+    at = min(int(np.searchsorted(links.launch[work], launch)), len(work) - 1)
+    return int(events.stream[work[at]]) if len(work) else -1
 
 
 def _without_launches(trace: RankProfile, links: EventLinks, device: Longs) -> list[Diagnostic]:
@@ -396,7 +426,7 @@ def _without_launches(trace: RankProfile, links: EventLinks, device: Longs) -> l
     duration_s = events.duration_s[device]
     total_s = max(float(duration_s.sum()), 1e-12)
     text = f"of {len(device):,} kernels and copies belong to no launch of the trace, and to no step"
-    recorded = known.any() or trace.named(lambda name: _LAUNCH.match(name) is not None).any()
+    recorded = known.any() or len(_launches(trace)) > 0
     if recorded and float(duration_s[~known].sum()) > (1 - _MIN_LAUNCHED) * total_s:
         hint = "correlations of this trace are wrong or launches are missing; record whole steps"
         raise InputError("not-recorded", f"{int((~known).sum()):,} {text}", where=trace.path, hint=hint)
@@ -408,16 +438,6 @@ def _without_launches(trace: RankProfile, links: EventLinks, device: Longs) -> l
     share = float(duration_s[lost].sum()) / total_s
     if share <= _MAX_UNLAUNCHED:
         return []
-    text += f", first {_described(trace, int(device[lost][0]))}: {share:.0%} of the time on devices is left out"
+    text += f", first {_described(trace, int(device[lost][0]))}: "
+    text += f"{format_percent(share)} of the time on devices is left out"
     return [Diagnostic("warning", "not-recorded", f"{int(lost.sum()):,} {text}", trace.path)]
-
-
-def _captured(trace: RankProfile, launches: Longs) -> Mask:
-    """Returns which launches went into a CUDA graph that was being captured: they run nothing."""
-    events = trace.events
-    marks = np.flatnonzero(trace.named(lambda name: _CAPTURE.match(name) is not None))
-    if not len(marks):
-        return np.zeros(len(launches), dtype=bool)
-    opens = trace.named(lambda name: "Begin" in name)[marks]
-    depth = np.concatenate([[0], np.cumsum(np.where(opens, 1, -1))])
-    return depth[np.searchsorted(events.start_s[marks], events.start_s[launches])] > 0

@@ -151,10 +151,14 @@ def _rate_notes(rank: RankStep, kernels: Mapping[int, Kernel]) -> list[Diagnosti
         if call.group.size > 1 and call.bytes > MAX_LINK_BYTES_PER_S * duration_s[event]
     ]
     notes = []
-    for events, what in ((fast, f"compute more than {sms} SMs of any GPU can"), (sent, "send more than any link can")):
+    for events, verb, what in (
+        (fast, "compute", f"more than {sms} SMs of any GPU can"),
+        (sent, "send", "more than any link can"),
+    ):
         if events:
             name = printable(shortened(trace.strings[trace.events.name[events[0]]]))
-            text = f'{len(events):,} kernels {what}, first "{name}": times or shapes are wrong'
+            count = f"1 kernel {verb}s {what}:" if len(events) == 1 else f"{len(events):,} kernels {verb} {what}, first"
+            text = f'{count} "{name}"; times or shapes are wrong'
             notes.append(Diagnostic("warning", "implausible-rate", text, trace.path))
     return notes
 

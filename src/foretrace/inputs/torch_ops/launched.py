@@ -34,7 +34,9 @@ def device_kernels(trace: RankProfile, links: EventLinks) -> dict[int, Kernel]:
     for event in events.of(EventCategory.MEMCPY).tolist():
         finder.memcpy(event)
     kernels = events.of(EventCategory.KERNEL)
-    kernels = kernels[links.op[kernels] >= 0]
+    # The kernels that are left of an op do not tell which of them does its work.
+    incomplete = np.isin(links.op[kernels], links.op[links.lost_launches])
+    kernels = kernels[(links.op[kernels] >= 0) & ~incomplete]
     order = kernels[np.argsort(links.op[kernels], kind="stable")]
     ends = np.flatnonzero(np.diff(links.op[order])) + 1
     for group in np.split(order, ends) if len(order) else ():

@@ -121,7 +121,9 @@ def summary(
         median_step_s=None if explanation is None else explanation.step_s,
         bound=None if explanation is None else explanation.critical_path.bound,
         breakdown_s=None if explanation is None else explanation.answer.breakdown.mean_s,
-        advice=() if explanation is None else _advice(states, work, kernel_s, explanation, stragglers),
+        advice=()
+        if explanation is None
+        else _advice(states, work, kernel_s, explanation, stragglers, _lacks_kernels(ranks)),
     )
 
 
@@ -144,12 +146,19 @@ def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...
     return tuple(sorted(rows, key=lambda row: (-row.total_s, row.kind)))
 
 
+def _lacks_kernels(ranks: Sequence[Rank]) -> bool:
+    """Returns whether so many kernels are missing that the time between the others says nothing about the job."""
+    notes = (note for rank in ranks for note in rank.trace.diagnostics)
+    return any(note.code == "launch-without-kernel" and note.level == "warning" for note in notes)
+
+
 def _advice(
     states: dict[str, float],
     work: float,
     kernel_s: float,
     explanation: Explanation,
     stragglers: Sequence[RankLateness],
+    lacks_kernels: bool,
 ) -> tuple[TraceAdvice, ...]:
     answer = explanation.answer
     step_s, parts = explanation.step_s, answer.breakdown.mean_s
@@ -164,7 +173,7 @@ def _advice(
     gaps_s = _gaps_s(answer)
     lost_s = sum(rank.held_others_s * rank.identical for rank in stragglers) / answer.world_size
     worst = stragglers[0].rank
-    advice = [
+    gaps: tuple[TraceAdvice, ...] = (
         TraceAdvice(
             f"the device waits for its host {part(host_s)}: {work:,.0f} pieces of work a step, half of them "
             f"shorter than {format_time(kernel_s)}. CUDA graphs or torch.compile launch fewer, a larger batch makes "
@@ -172,15 +181,21 @@ def _advice(
             host_s,
         ),
         TraceAdvice(
-            f"communication is exposed {part(exposed_s)}: start it earlier (buckets, prefetch), or hide it behind "
-            "other microbatches",
-            exposed_s,
-        ),
-        TraceAdvice(
             f"starting kernels one after another takes {part(gaps_s)}: fuse short ones (torch.compile), or CUDA graphs",
             gaps_s,
         ),
         TraceAdvice(f"the device idles {part(idle_s)} for no recorded reason; see --view critical-path", idle_s),
+    )
+    if lacks_kernels:
+        text = "record the trace again: of the time in which no kernel runs, it is not known how much missing ones took"
+        gaps = (TraceAdvice(f"{text} ({part(host_s + idle_s)})", host_s + idle_s),)
+    advice = [
+        *gaps,
+        TraceAdvice(
+            f"communication is exposed {part(exposed_s)}: start it earlier (buckets, prefetch), or hide it behind "
+            "other microbatches",
+            exposed_s,
+        ),
         TraceAdvice(
             f"only copies run {part(copies_s)}: pin host memory, copy on a stream of its own (non_blocking=True)",
             copies_s,

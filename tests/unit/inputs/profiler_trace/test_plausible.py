@@ -13,6 +13,7 @@ from foretrace.inputs.profiler_trace.format import read_trace, read_traces
 from foretrace.inputs.profiler_trace.format.columns import NO_NAME
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
+from foretrace.inputs.torch_ops.launched import device_kernels
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.counted_steps import find_counted_steps
 from kineto_files import document, kernel, span, write
@@ -80,6 +81,34 @@ def test_missing_kernels_are_said(tmp_path: Path) -> None:
     assert codes(tmp_path, [e for at, e in enumerate(content) if at not in gone])[0] == ["launch-without-kernel"]
 
 
+def test_gaps_of_missing_kernels_are_not_taken_for_waits_for_the_host(tmp_path: Path) -> None:
+    content = events()
+    for event in content:
+        event["dur"] *= 0.7 if event["cat"] == "kernel" else 1
+    whole = ProfilerTrace.load(write(tmp_path, document(content))).summary()
+    gone = set(of_kernels(content)[3::KERNELS])
+    left = [event for at, event in enumerate(content) if at not in gone]
+    lacking = ProfilerTrace.load(write(tmp_path, document(left))).summary()
+    assert [["cuda-graphs" in entry.text for entry in of.advice] for of in (whole, lacking)] == [[True], [False]]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_shapes_of_a_missing_kernel_are_not_those_of_its_neighbour(tmp_path: Path, lost: bool) -> None:
+    content: list[dict[str, Any]] = []
+    for number in range(1, 20, 2):
+        at = 1000 * number
+        shapes = {"Input_Dims": [[4096, 4096], [4096, 4096]], "Input_type": ["c10::BFloat16"] * 2}
+        content.append(span("cpu_op", "aten::mm", at, 30, External_id=number, **shapes))
+        for part, (name, took) in enumerate((("gemm", 400), ("convert", 1))):
+            content.append(span("cuda_runtime", "cudaLaunchKernel", at + 5 + 10 * part, 5, correlation=number + part))
+            if not (lost and name == "gemm" and number == 9):
+                content.append(kernel(name, at + 50 + 500 * part, took, number + part))
+    trace = read_trace(write(tmp_path, document(content)))
+    attributed = device_kernels(trace, EventLinks(trace))
+    assert len(attributed) == 10 - lost
+    assert {trace.strings[trace.events.name[event]] for event in attributed} == {"gemm"}
+
+
 def test_steps_that_overlap_are_said(tmp_path: Path) -> None:
     content = events()
     marks = [event for event in content if event["cat"] == "user_annotation"]
@@ -96,6 +125,35 @@ def test_durations_in_another_unit_are_said(tmp_path: Path, category: str, facto
         if event["cat"] == category:
             event["dur"] *= factor
     assert "implausible-time" in codes(tmp_path, content)[0]
+
+
+@pytest.mark.parametrize("factor", [20, 100, 1e3])
+@pytest.mark.parametrize("categories", [("kernel",), ("kernel", "cuda_runtime", "user_annotation")])
+def test_kernels_that_take_many_times_their_stream_are_refused(
+    tmp_path: Path, categories: tuple[str, ...], factor: float
+) -> None:
+    content = events()
+    for event in content:
+        event["dur"] *= factor if event["cat"] in categories else 1
+    with pytest.raises(InputError) as error:
+        read_trace(write(tmp_path, document(content)))
+    assert error.value.code == "implausible-time" and error.value.where and error.value.hint
+
+
+def test_kernels_of_graphs_that_run_at_once_are_read(tmp_path: Path) -> None:
+    content = [span("cuda_runtime", "cudaGraphLaunch", 0, 5, correlation=1)]
+    content += [kernel(f"k{at}", 20 + at, 20, 1) for at in range(40)]
+    assert codes(tmp_path, content) == ([], len(content))
+    for event in content:
+        event["dur"] *= 1e3
+    with pytest.raises(InputError) as error:
+        read_trace(write(tmp_path, document(content)))
+    assert error.value.code == "implausible-time"
+
+
+def test_a_unit_is_the_only_warning_where_it_explains_the_others(tmp_path: Path) -> None:
+    content = [{**event, "ts": 1e3 * event["ts"], "dur": 1e3 * event["dur"]} for event in events()]
+    assert codes(tmp_path, content)[0] == ["implausible-time"]
 
 
 @pytest.mark.parametrize("factor", [1e3, 1e-3])

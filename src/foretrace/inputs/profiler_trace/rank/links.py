@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Final
 
@@ -12,6 +13,11 @@ from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCateg
 
 _PER_S: Final = 1e9
 """Times are compared as whole nanoseconds: sums of floats would put a range's end after its neighbour's start."""
+
+KERNEL_LAUNCH: Final = re.compile(r"(cuda|hip|cu)(Ext|Module)?Launch(Kernel|CooperativeKernel)")
+"""Names of calls that launch one kernel; those that launch a graph are not among them."""
+
+_CAPTURE: Final = re.compile(r"(cuda|hip|cu)Stream(Begin|End)Capture")
 
 _LAUNCHED: Final = (*ON_DEVICE, EventCategory.SYNC)
 
@@ -35,6 +41,25 @@ class EventLinks:
         device = events.of(*_LAUNCHED)
         launch[device] = _latest(events, device, calls)
         return launch
+
+    @cached_property
+    def kernel_launches(self) -> Longs:
+        """The calls that launched one kernel each, in order of time; not those that a CUDA graph captured."""
+        events = self.trace.events
+        calls = events.of(EventCategory.RUNTIME)
+        named = self.trace.named(lambda name: KERNEL_LAUNCH.match(name) is not None)[calls]
+        launches = calls[named & (events.correlation[calls] >= 0)]
+        marks = np.flatnonzero(self.trace.named(lambda name: _CAPTURE.match(name) is not None))
+        if not len(marks):
+            return launches
+        opens = self.trace.named(lambda name: "Begin" in name)[marks]
+        depth = np.concatenate([[0], np.cumsum(np.where(opens, 1, -1))])
+        return launches[depth[np.searchsorted(events.start_s[marks], events.start_s[launches])] <= 0]
+
+    @cached_property
+    def lost_launches(self) -> Longs:
+        """Those of `kernel_launches` whose kernel is not in the trace."""
+        return self.kernel_launches[~np.isin(self.kernel_launches, self.launch[self.trace.events.of(*ON_DEVICE)])]
 
     @cached_property
     def issue(self) -> Longs:
