@@ -199,7 +199,11 @@ class StepWriter:
         """Returns the time of a communication: the mean over the steps; NaN where a cluster prices it."""
         events = self.rank.steady.device[:, column].tolist()
         times = [self.calls[event].duration_s for event in events if event in self.calls]
-        return float("nan") if any(map(isnan, times)) else float(np.mean(times)) + float(self.times.gap_s[column])
+        if any(map(isnan, times)):
+            return float("nan")
+        # The gap is negative if the next work begins earlier than this ends. It may then lie in the wait for partners,
+        # which is no part of the time.
+        return max(float(np.mean(times)) + float(self.times.gap_s[column]), 0.0)
 
     def _between_steps(self, graph: OpRef | None) -> list[tuple[OpRef, OpRef]]:
         """Returns the dependencies of the next step: (before, after) of this step's ops and its own."""

@@ -14,9 +14,11 @@ from foretrace.inputs.profiler_trace.format.columns import NO_NAME
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 from foretrace.inputs.torch_ops.launched import device_kernels
+from foretrace.program.check import check
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.counted_steps import find_counted_steps
 from kineto_files import document, kernel, span, write
+from opened import program_of
 
 STEPS, KERNELS = 3, 10
 
@@ -275,6 +277,17 @@ def test_collectives_that_no_link_can_carry_are_said(tmp_path: Path, elements: i
         content[at]["args"] |= {"Out msg nelems": elements, "Group size": 2}
     trace = ProfilerTrace.load(write(tmp_path, document(content, distributedInfo={"rank": 0, "world_size": 2})))
     assert [note.code for note in trace.timeline_diagnostics] == ["implausible-rate"] * told
+
+
+def test_a_collective_whose_wait_overlaps_the_next_kernel_takes_no_negative_time(tmp_path: Path) -> None:
+    for rank, took_us in enumerate((138, 5)):
+        content = events()
+        for at in of_kernels(content)[1::KERNELS]:
+            content[at] |= {"name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", "dur": took_us}
+            content[at]["args"] |= {"Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1000}
+            content[at]["args"] |= {"Out msg nelems": 1000, "Group size": 2}
+        write(tmp_path, document(content, distributedInfo={"rank": rank, "world_size": 2}), f"rank{rank}.json")
+    check(program_of(tmp_path))
 
 
 @pytest.mark.parametrize(("factor", "told"), [(1.0, False), (2.0, True)])
