@@ -170,6 +170,6 @@ class TestRefusals:
         assert caught.value.code == "out-of-range"
 
     def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="cannot be written: No such file"):
+        with pytest.raises(InputError, match="unwritable-file"):
             write_workload(made(), tmp_path / "none" / "job.txt")
         assert list(tmp_path.iterdir()) == []
