@@ -247,12 +247,11 @@ def change_program(data: bytes, random: Random) -> bytes:
             arrays[name] = values
             kind = random.randrange(8)
             if kind < 5 and len(values):
-                value = random.choice(
-                    (*ARRAY_VALUES, *(values[random.randrange(len(values))] + step for step in (-1, 1)))
-                )
-                if values.dtype.kind == "f":
-                    value = random.choice((value, np.nan, np.inf, -np.inf))
                 with np.errstate(all="ignore"):
+                    near = [values[random.randrange(len(values))] + step for step in (-1, 1)]
+                    value = random.choice((*ARRAY_VALUES, *near))
+                    if values.dtype.kind == "f":
+                        value = random.choice((value, np.nan, np.inf, -np.inf))
                     values[random.randrange(len(values))] = np.array(value).astype(values.dtype)
             elif kind == 5:
                 arrays[name] = values[: random.randrange(len(values) + 1)]
