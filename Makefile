@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 help:
 	@echo "make demo    predict a step of Llama 3 70B on 512 H100s, show the answer"
 	@echo "make test    run the tests"
-	@echo "make fuzz    try mutated inputs for some minutes, and the random laws on new examples"
+	@echo "make fuzz    try mutated inputs, slow patterns and the random laws for some minutes"
 	@echo "make fuzz-long  the same inputs for eight hours; Ctrl-C ends it, another run goes on"
 	@echo "make check   format, lint, types, import contract, structure"
 	@echo "make package build wheel and sdist, install and try them, test least and newest versions"

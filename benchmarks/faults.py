@@ -64,7 +64,7 @@ def slowed_down(notify: Callable[[], None]) -> None:
 def start(words: list[str], folder: Path, *, slow: bool) -> tuple[int, int]:
     """Runs a command in a process of its own; returns it, and a pipe that has a byte when writing begins."""
     reading, writing = os.pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a child that is not yet below must not clean up here
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the child must not run the cleanup of this process
     child = os.fork()
     if child:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,6 +13,8 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
+MAX_BYTES: Final = 64 << 20
+"""The size to which lines are repeated."""
 _NUMBERS: Final = """
 0 -1 1 -0 0.5 -0.001 1e308 -1e308 1e-308 5e-324 1e400 -1e400 1e-400 nan NaN inf -inf Infinity -Infinity
 101010101010101010 2147483647 2147483648 4294967296 9223372036854775807 9223372036854775808 18446744073709551616
@@ -181,7 +183,8 @@ def change_lines(data: bytes, random: Random) -> bytes:
     if kind == 0:
         del lines[at]
     elif kind == 1:
-        lines[at:at] = [lines[at]] * random.choice((1, 1, 2, 50, 2000))
+        times = random.choice((1, 1, 2, 50, 2000))
+        lines[at:at] = [lines[at]] * min(times, MAX_BYTES // max(len(lines[at]), 1))
     elif kind == 2:
         lines[at], lines[other] = lines[other], lines[at]
     elif kind == 3:

@@ -41,7 +41,7 @@ BOUNDED: dict[str, str] = {
     "foretrace.inputs.torch_ops.fused_attention:_CAUSAL_KERNEL": "run on 4,000 characters of a name",
     "foretrace.validate.models:_MTP": "names of models in training runs have at most 200 characters",
     "foretrace.validate.models:_REMARK": "names of models in training runs have at most 200 characters",
-    "foretrace.validate.models:line 71": "names of models in training runs have at most 200 characters",
+    "foretrace.validate.models:_LAYERS_LEFT": "names of models in training runs have at most 200 characters",
 }
 """Patterns that are never run on long text, with the reason."""
 

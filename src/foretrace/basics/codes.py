@@ -216,7 +216,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     70: "Foretrace has a defect, or the machine that it runs on has no memory left.",
     129: "The command was ended by SIGHUP.",
     130: "The command was interrupted.",
-    141: "The program that reads the output has ended before, as `head` does.",
+    141: "The program that reads the output ended early, as `head` does.",
     143: "The command was ended by SIGTERM.",
 }
 

@@ -165,7 +165,8 @@ class Document:
         entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             name = self.text(key, "a field name")
-            if node.flow_style and name[:1].isdecimal() and not value.value:  # the 000 of {gbs: 1,000}
+            is_blank = isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
+            if node.flow_style and name[:1].isdecimal() and is_blank:  # the 000 of {gbs: 1,000}
                 problem = f'field "{shortened(name)}" is not known: a comma separates fields within {{…}}'
                 hint = "write numbers there without commas: 1000"
                 raise InputError("unknown-field", problem, where=self.where(key), hint=hint)

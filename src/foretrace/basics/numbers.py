@@ -45,7 +45,7 @@ def python_number(value: Any) -> Any:
         return type(value)(map(python_number, value)) if type(value) in (list, tuple) else value
     if type(value) in _PLAIN_TYPES or getattr(value, "ndim", None) != 0:
         return value
-    return value.item() if isinstance(value, Real) or type(value).__name__ == "bool" else value
+    return value.item() if isinstance(value, Real) or type(value).__name__ in ("bool", "bool_") else value
 
 
 def whole_number(value: object, *, least: int = 0, most: int = MAX_WHOLE) -> int:

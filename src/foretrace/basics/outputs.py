@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from foretrace.basics.errors import InputError, UsageError, shown
+from foretrace.basics.errors import InputError, shown
 from foretrace.basics.file_registry import active_registry
 
 _BUFFER_BYTES: Final = 1 << 18
@@ -105,12 +105,6 @@ def claim_output(path: Path, noun: str = "file", *, folder: bool = False) -> Non
         InputError: It cannot be written (`unwritable-file`), as far as this can be known now.
         UsageError: It is an input or another output (`output-overwrites-input`).
     """
-    if str(path).startswith("--"):  # the next option was taken for the name
-        problem = f"the option {shown(str(path))} is given where the name of a {noun} is expected"
-        raise UsageError("missing-argument", problem, hint=f"name the {noun}")
-    if str(path) == "-":
-        hint = "--json prints to standard output, and /dev/stdout is a name for it"
-        raise UsageError("bad-value", f"- is not the name of a {noun}", hint=hint)
     with _unwritable_if_refused(path, noun):
         target = _output_target(path)
         if folder:

@@ -52,9 +52,9 @@ class Placement:
             given = getattr(self, field)
             if isinstance(given, list | tuple):
                 with suppress(ValueError):  # lists of different lengths, which the check of fields refuses
-                    object.__setattr__(self, field, np.array(given))
+                    object.__setattr__(self, field, np.array(given, dtype=None if len(given) else np.int32))
             if isinstance(given, np.ndarray) and given.dtype.kind not in "iu":
-                raise _unmeant(field)
+                raise _bad_numbers(field)
         check_fields(self)
         if self.host.ndim != 1 or self.host.shape != self.slot.shape:
             shapes = f"{self.host.shape} and {self.slot.shape}"
@@ -64,7 +64,7 @@ class Placement:
         for field in ("host", "slot"):
             given = getattr(self, field)
             if len(given) and not 0 <= int(given.min()) <= int(given.max()) < _LIMIT:
-                raise _unmeant(field)
+                raise _bad_numbers(field)
             array = np.array(given, dtype=np.int32)
             array.setflags(write=False)
             object.__setattr__(self, field, array)
@@ -121,7 +121,7 @@ class Placement:
         return np.bincount(self.host)
 
 
-def _unmeant(field: str) -> InputError:
+def _bad_numbers(field: str) -> InputError:
     hint = "expected whole numbers, 0 or more"
     return InputError("bad-placement", f"a {field} cannot be meant", where="Placement", hint=hint)
 

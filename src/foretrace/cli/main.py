@@ -86,10 +86,9 @@ class GroupedCommand(TyperCommand):
                 metavar = param.metavar or ""
                 if not metavar.startswith("OUT"):
                     inputs += value if isinstance(value, (list, tuple)) else [value]
-                elif value == "":
-                    problem = f"{param.opts[-1]} has no name of a file or folder"
-                    raise UsageError("missing-argument", problem, hint="is a variable of the shell not set?")
-                elif value is not None and metavar != OUTPUT_BY_FORMAT:
+                    continue
+                _check_output_name(param.opts[-1], value)
+                if value is not None and metavar != OUTPUT_BY_FORMAT:
                     claim_output(Path(value), folder=metavar == OUTPUT_FOLDER)
             for value in inputs:
                 if isinstance(value, (str, Path)):
@@ -260,7 +259,7 @@ def _exit_code(arguments: list[str]) -> int:
         _discard_output()
         return _unwritten(error.strerror)
     except (KeyboardInterrupt, Terminated) as error:
-        _say("interrupted")
+        _say("terminated" if isinstance(error, Terminated) else "interrupted")
         return error.exit_code if isinstance(error, Terminated) else INTERRUPTED
     except Exception:  # not even the error could be shown
         show_plainly()
@@ -338,6 +337,19 @@ def _unwritten(reason: str | None) -> int:
     error = InputError("unwritable-file", f"the answer cannot be written: {reason}")
     _say(f"error: {error}")
     return error.exit_code
+
+
+def _check_output_name(option: str, name: Any) -> None:
+    """Raises an error where an output has no name, or the next option or `-` in place of it."""
+    if name == "":
+        hint = "is a variable of the shell not set?"
+        raise UsageError("missing-argument", f"{option} has no name of a file or folder", hint=hint)
+    if isinstance(name, str) and name.startswith("--"):
+        hint = f"name the file, or write ./{name} if it is called so"
+        raise UsageError("missing-argument", f"{option} is followed by an option, not by a name", hint=hint)
+    if name == "-":
+        hint = "--json prints to standard output; ./- is a file of this name"
+        raise UsageError("bad-value", f"{option} has no name of a file or folder", hint=hint)
 
 
 def _refuse_empty(arguments: list[str]) -> None:

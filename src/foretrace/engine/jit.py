@@ -99,7 +99,7 @@ def _code_cache() -> Any:
                 return None
 
         def save_overload(self, *arguments: Any) -> None:
-            with suppress(OSError):
+            with suppress(Exception):  # a full disk, or code that numba cannot write
                 super().save_overload(*arguments)
 
     return CodeCache

@@ -38,9 +38,10 @@ GAP_S: Final = 1.5e-6
 MIN_KERNEL_S: Final = 0.3e-6
 """The time of the shortest kernels: 0.67 µs in traces of an H200, 1.3 µs of an A100."""
 
-CALL_S: Final = (0.2e-6, 0.3e-3)
-"""The time of a launch on the host; real recordings have medians of 4 to 10 µs, and 48 µs if there is only one. A
-launch takes longer where the queue of its stream is full, so that only the shortest of a recording says something."""
+MIN_LAUNCH_CALL_S: Final = 0.2e-6
+MAX_LAUNCH_CALL_S: Final = 0.3e-3
+"""The time of a launch on the host. Real recordings have medians of 4 to 10 µs. A launch takes longer while the queue
+of its stream is full, so the shortest launch is compared with the maximum."""
 
 MAX_QUEUED_GAP_S: Final = 25e-6
 """The median time between two kernels of a device of which the second was queued in time: 1 to 3 µs in recordings, 4
@@ -55,7 +56,8 @@ MAX_LINK_BYTES_PER_S: Final = 4e12
 
 MAX_CROWDING: Final = 10.0
 """The time of all work of a stream in relation to the time that the stream was recorded over: at most 1 where work runs
-one after another. Programmatic dependent launch adds a few percent, the kernels of graphs may overlap a few times."""
+one after another. Programmatic dependent launch adds a few per cent. Kernels of graphs overlap: for them
+`MAX_CONCURRENT` holds."""
 
 MAX_CONCURRENT: Final = 128.0
 """The kernels that a GPU runs at once (CUDA C++ Programming Guide, technical specifications, resident grids)."""
@@ -68,7 +70,8 @@ _MAX_MENDED: Final = 0.05
 _MIN_CONTRADICTION: Final = 0.01
 """The part of all recorded time that many rows must be out of order by for the recording to contradict itself."""
 
-_TEN_TIMES: Final = 10.0
+MAX_TIMES_USUAL: Final = 10.0
+"""The ratio to the median of the same work beyond which a duration is reported, in both directions."""
 _MIN_REPEATS: Final = 5
 _MIN_REPORTED: Final = 0.01
 """The part of all recorded time from which on an overlap or a slow repetition is reported."""
@@ -247,7 +250,7 @@ def _stalled(work: RecordedWork, kept: Mask) -> Mask:
     row = rows[longest]
     # The first kernel of a kind may wait for its code to be loaded.
     loaded = work.repeats[row] >= 0 and (work.repeats[rows[:longest]] == work.repeats[row]).any()
-    if loaded and idle_s[longest] > max(MIN_STALL_S, _TEN_TIMES * next_s):
+    if loaded and idle_s[longest] > max(MIN_STALL_S, MAX_TIMES_USUAL * next_s):
         stalled[row] = True
     return stalled
 
@@ -343,7 +346,7 @@ def overlapped_s(work: RecordedWork, kept: Mask) -> tuple[float, int]:
 
 
 def crowding(work: RecordedWork, kept: Mask) -> tuple[float, int]:
-    """Returns how many times as long as it was recorded over the work of a queue takes, and its first row.
+    """Returns the ratio of a queue's total duration to its recorded span, and the queue's first row.
 
     The queue is the most crowded of those with more work than any device runs. Without such a queue the ratio is 0.
     """
@@ -366,7 +369,8 @@ def crowding(work: RecordedWork, kept: Mask) -> tuple[float, int]:
 def odd_repeats(work: RecordedWork, kept: Mask) -> tuple[Longs, Longs]:
     """Returns rows that took over ten times the median of the same work, and rows that took less than a tenth.
 
-    Slow rows count if each takes a share of all time worth a word, fast ones if together they lack so much.
+    A slow row counts if it takes more than `_MIN_REPORTED` of all recorded time. Fast rows count if the time that they
+    lack together exceeds the same share.
     """
     rows = np.flatnonzero(kept & (work.repeats >= 0))
     if len(rows) < _MIN_REPEATS:
@@ -376,11 +380,11 @@ def odd_repeats(work: RecordedWork, kept: Mask) -> tuple[Longs, Longs]:
     middle_s = np.repeat(work.duration_s[order[first + (counts - 1) // 2]], counts)
     enough = np.repeat(counts, counts) >= _MIN_REPEATS
     duration_s = work.duration_s[order]
-    worth_s = _MIN_REPORTED * float(work.duration_s[kept].sum())
-    slow = enough & (middle_s > 0) & (duration_s > _TEN_TIMES * middle_s) & (duration_s > worth_s)
-    fast = enough & (_TEN_TIMES * duration_s < middle_s)
+    min_reported_s = _MIN_REPORTED * float(work.duration_s[kept].sum())
+    slow = enough & (middle_s > 0) & (duration_s > MAX_TIMES_USUAL * middle_s) & (duration_s > min_reported_s)
+    fast = enough & (MAX_TIMES_USUAL * duration_s < middle_s)
     lacks_s = float((middle_s - duration_s)[fast].sum())
-    return order[slow], order[fast & (lacks_s > worth_s)]
+    return order[slow], order[fast & (lacks_s > min_reported_s)]
 
 
 def queued_gap_s(work: RecordedWork, kept: Mask) -> float:

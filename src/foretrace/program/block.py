@@ -15,7 +15,6 @@ AS_WRITTEN = "as written in the program"
 
 Bytes = Mapping[str, int]
 
-_REALS = frozenset((float,))
 _LIMIT = 1 << 63
 _MAX_REAL = 1 << 1000
 _LIMITS = {"layer": 1 << 31, "chunk": 1 << 15, "communicator": 1 << 31, "position": 1 << 31}
@@ -224,12 +223,11 @@ class BlockBuilder:
     ) -> OpRef:
         """Appends an op. `alloc` and `free` are bytes by category at its start and end; `draws` is what it takes from
         resources in all, the first being the measure by which it shares; `holds` what it keeps while it runs."""
-        # Everything is looked at before anything is kept: a block is as it was where an op is refused.
+        # Everything is checked before anything is kept: a refused op leaves the block and its tables as they were.
         tables, op = self.tables, len(self.rows)
-        if not _REALS.issuperset(map(type, (duration_s, latency_s, flops, moved_bytes))):
-            self._check_numbers(
-                name, False, duration_s=duration_s, latency_s=latency_s, flops=flops, moved_bytes=moved_bytes
-            )
+        times = {"duration_s": duration_s, "latency_s": latency_s, "flops": flops, "moved_bytes": moved_bytes}
+        if set(map(type, times.values())) != {float}:
+            self._check_numbers(name, False, times)
         if not (
             type(bytes) is type(layer) is type(chunk) is type(communicator) is int
             and 0 <= bytes < _LIMIT
@@ -237,47 +235,33 @@ class BlockBuilder:
             and 0 <= chunk < _LIMITS["chunk"]
             and communicator < _LIMITS["communicator"]
         ):
-            self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk, communicator=communicator)
-        allocated, given = alloc or {}, free or {}
-        for sizes in (allocated, given):
-            if sizes:
-                self._check_numbers(name, True, **sizes)
-        if sends and not all(type(size) is int and 0 <= size < _LIMIT for size in sends.values()):
-            self._check_numbers(name, True, **{f"sends[{to}]": size for to, size in sends.items()})
-        if sends and not all(type(to) is int and 0 <= to < _LIMITS["position"] for to in sends):
-            for to in sends:
-                self._check_numbers(name, True, position=to)
+            counts = {"bytes": bytes, "layer": layer, "chunk": chunk, "communicator": communicator}
+            self._check_numbers(name, True, counts)
+        self._check_sends(name, sends or {})
         deps = [self._dependency(op, ref) for ref in refs_of(after)] if after else []
-        memory = [
-            (op, word(Category, category), allocated.get(category, 0), given.get(category, 0))
-            for category in dict.fromkeys([*allocated, *given])
-        ]
-        amounts, held = draws or {}, holds or {}
-        for each in (amounts, held):
-            if each:
-                self._check_numbers(name, False, **each)
-        drawn = [
-            (op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0))
-            for resource in dict.fromkeys([*amounts, *held])
-        ]
+        memory = self._memory_rows(name, op, alloc or {}, free or {})
+        drawn = self._draw_rows(name, op, draws or {}, holds or {})
+        kind_number, phase_number, collective_number = (
+            word(Kind, kind),
+            word(Phase, phase),
+            word(Collective, collective),
+        )
+        source_number = 0 if source is None else tables.source(source)
         self.rows.append(
             {
-                "kind": word(Kind, kind),
+                "kind": kind_number,
                 "lane": tables.lane(lane, lane_kind or _LANE_KINDS[kind]),
                 "name": tables.string(name),
-                "phase": word(Phase, phase),
+                "phase": phase_number,
                 "chunk": chunk,
                 "layer": layer,
-                "duration_s": duration_s,
-                "latency_s": latency_s,
-                "flops": flops,
-                "moved_bytes": moved_bytes,
+                **times,
                 "kernel": -1 if kernel is None else tables.string(kernel),
-                "collective": word(Collective, collective),
+                "collective": collective_number,
                 "communicator": communicator,
                 "bytes": bytes,
                 "dtype": -1 if dtype is None else tables.string(dtype),
-                "source": 0 if source is None else tables.source(source),
+                "source": source_number,
                 "enabled": 1,
             }
         )
@@ -302,7 +286,30 @@ class BlockBuilder:
         self.draws += [(op + moved, *fact) for op, *fact in other.draws if op in ops]  # type: ignore[misc]
         return first
 
-    def _check_numbers(self, name: str, whole: bool, **values: Any) -> None:
+    def _check_sends(self, name: str, sends: Mapping[int, int]) -> None:
+        if not all(type(size) is int and 0 <= size < _LIMIT for size in sends.values()):
+            self._check_numbers(name, True, {f"sends[{to}]": size for to, size in sends.items()})
+        if not all(type(to) is int and 0 <= to < _LIMITS["position"] for to in sends):
+            for to in sends:
+                self._check_numbers(name, True, {"position": to})
+
+    def _memory_rows(self, name: str, op: int, alloc: Bytes, free: Bytes) -> list[tuple[int, int, int, int]]:
+        """Returns what an op allocates and frees, a row for each category."""
+        for sizes in (alloc, free):
+            self._check_numbers(name, True, sizes)
+        categories = dict.fromkeys([*alloc, *free])
+        return [(op, word(Category, key), alloc.get(key, 0), free.get(key, 0)) for key in categories]
+
+    def _draw_rows(
+        self, name: str, op: int, draws: Mapping[str, float], holds: Mapping[str, float]
+    ) -> list[tuple[int, int, float, float]]:
+        """Returns what an op takes from resources, a row for each."""
+        for amounts in (draws, holds):
+            self._check_numbers(name, False, amounts)
+        resources = dict.fromkeys([*draws, *holds])
+        return [(op, self.tables.resource(key), draws.get(key, 0.0), holds.get(key, 0.0)) for key in resources]
+
+    def _check_numbers(self, name: str, whole: bool, values: Mapping[str, Any]) -> None:
         """Names the op whose number is none, or is not whole where it must be, or too large."""
         for field, value in values.items():
             if whole:

@@ -36,6 +36,9 @@ _MTP: Final = re.compile(r"[\s_(-]*\b(w/o|without|no|w/|with)\s*mtp\)?\s*$", re.
 """How a name ends that says whether multi-token prediction is trained: `DeepSeekV3 (w/o MTP)`."""
 
 
+_LAYERS_LEFT: Final = re.compile(r"[ _-]+L\d+$")
+"""How a name ends that says how many layers are left of a model: `Llama3 70B L12`."""
+
 _REMARK: Final = re.compile(r"\s*\([^()]*\)\s*$")
 """Words in parentheses after a name: `DeepSeekV3 (tokendrop)`."""
 
@@ -68,7 +71,7 @@ def _preset(name: str) -> Model | None:
     """The preset that is called so; `L12` at the end of a name says how many layers are left of it."""
     says_mtp = _MTP.search(name)
     try:
-        known = preset_model(re.sub(r"[ _-]+L\d+$", "", _MTP.sub("", name)))
+        known = preset_model(_LAYERS_LEFT.sub("", _MTP.sub("", name)))
     except InputError:
         return None
     if says_mtp is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.basics.errors import ForetraceError, InputError, UsageError
+from foretrace.basics.errors import ForetraceError, InputError
 from foretrace.basics.outputs import (
     claim_output,
     is_leftover,
@@ -249,9 +249,3 @@ def test_the_old_content_is_looked_at(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert old_content(tmp_path / "a") == b"old"
     assert old_content(tmp_path / "fifo") is old_content(tmp_path / "missing") is old_content(Path("a\0b")) is None
-
-
-def test_an_option_in_place_of_a_name() -> None:
-    with pytest.raises(UsageError) as caught:
-        claim_output(Path("--json"))
-    assert caught.value.code == "missing-argument"

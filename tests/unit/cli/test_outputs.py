@@ -220,7 +220,9 @@ def test_hard_and_symbolic_links_lead_to_inputs(
     assert contents(place) == before
 
 
-@pytest.mark.parametrize(("output", "code"), [("", "missing-argument"), ("-", "bad-value"), ("--", "missing-argument")])
+@pytest.mark.parametrize(
+    ("output", "code"), [("", "missing-argument"), ("-", "bad-value"), ("--plot", "missing-argument")]
+)
 @pytest.mark.parametrize("job", [("simulate", "--output"), ("simulate", "--traces"), ("generate", "--output")])
 def test_names_that_are_not_those_of_files(
     output: str, code: str, job: tuple[str, str], place: Path, capsys: pytest.CaptureFixture[str]

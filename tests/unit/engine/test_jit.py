@@ -31,7 +31,7 @@ def test_a_switch_is_undone_after_an_error() -> None:
 class TestKeptCode:
     @pytest.fixture
     def code(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Callable[[int], int]]:
-        """Returns a function that compiles anew, as another process would, with its code kept in `tmp_path`."""
+        """Returns a function that compiles again, as another process would, with its code kept in `tmp_path`."""
         numba_config = pytest.importorskip("numba.core.config")
         monkeypatch.setattr(numba_config, "CACHE_DIR", str(tmp_path))
 

@@ -170,3 +170,21 @@ def test_a_port_names_an_op_of_its_own_block() -> None:
 def test_capacities_are_numbers(capacities: Any) -> None:
     with pytest.raises(ForetraceError):
         two().resource("link", 1e9, shared_by=[[0, 1]], capacities=capacities)
+
+
+def test_a_resource_may_have_any_name() -> None:
+    build = two()
+    build.resource("name", 1e9)
+    role = build.role("all", [0, 1])
+    role.compute("x", 1e-3, draws={"name": 1e6})
+    with pytest.raises(ForetraceError, match=r"\[bad-value\]"):
+        role.compute("x", 1e-3, draws={"name": "much"})
+
+
+def test_a_refused_op_leaves_no_lane() -> None:
+    build = two()
+    role = build.role("all", [0, 1])
+    with pytest.raises(ForetraceError):
+        role.compute("x", 1e-3, lane="ghost", phase="nonsense")
+    role.compute("x", 1e-3)
+    assert [lane.name for lane in build.program().lanes] == ["compute"]

@@ -19,13 +19,14 @@ SMALLEST_HIDDEN = 512
 """No model that is trained on many GPUs is narrower (GPT-2 small: 768)."""
 
 MAX_FLOPS = 3e15
-"""Of the projections of an attention over the time of a layer, whose third or less they are (B200: 9e15 in fp4)."""
+"""FLOP/s of the projections of an attention over the time of its layer. They are at most a third of a layer, and a B200
+reaches 9e15 in fp4."""
 MIN_FLOPS = 2e11
-"""The same at a hundredth of what layers of real workloads reach on an A100."""
+"""A hundredth of the same rate in layers of real workloads on an A100."""
 _ATTENTION_FLOPS = 8
 """FLOPs of a token in the projections of an attention, in squares of the hidden size; the rest of a layer is more."""
 _MAX_RATIO = 10.0
-"""Between forward and backward of all layers (2 in real files), and of a row to the median of those of its name (1)."""
+"""The ratio of forward to backward of all layers (2 in real files), and of a row to the median of its name (1)."""
 
 
 def oddities(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagnostic]:

@@ -15,10 +15,12 @@ from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError, quoted, shown
 from foretrace.basics.units import format_percent, format_time
 from foretrace.inputs.plausibility import (
-    CALL_S,
     MAX_CLOCKS_APART_S,
+    MAX_LAUNCH_CALL_S,
     MAX_QUEUED_GAP_S,
+    MAX_TIMES_USUAL,
     MIN_KERNEL_S,
+    MIN_LAUNCH_CALL_S,
     RecordedWork,
     check_work,
     contradiction,
@@ -138,7 +140,7 @@ def _is_odd(trace: RankProfile, links: EventLinks, device: Longs, row: int) -> b
     inputs = np.where(links.op[own] >= 0, events.inputs[links.op[own]], -1)
     own = own[inputs == inputs[own == device[row]][0]]
     duration_s, usual_s = float(events.duration_s[device[row]]), float(np.median(events.duration_s[own]))
-    return duration_s > 10 * usual_s or 10 * duration_s < usual_s
+    return duration_s > MAX_TIMES_USUAL * usual_s or MAX_TIMES_USUAL * duration_s < usual_s
 
 
 def _odd_durations(trace: RankProfile, device: Longs) -> Iterator[str]:
@@ -176,9 +178,9 @@ def _odd_launch_times(trace: RankProfile) -> Iterator[str]:
         return
     duration_s = trace.events.duration_s[launches]
     shortest_s, median_s = float(duration_s.min()), float(np.median(duration_s))
-    if median_s < CALL_S[0] or shortest_s > CALL_S[1]:
+    if median_s < MIN_LAUNCH_CALL_S or shortest_s > MAX_LAUNCH_CALL_S:
         what = f"half of all launches take less than {format_time(median_s)}"
-        if median_s >= CALL_S[0]:
+        if median_s >= MIN_LAUNCH_CALL_S:
             what = f"each launch takes {format_time(shortest_s)} or more"
         yield f"{what} on the host, and a launch takes microseconds; a unit may be mistaken"
 

@@ -37,7 +37,8 @@ MAX_FLOPS_PER_SM: Final = 2e13
 """FLOP/s of products of 2-byte elements: 7.5e12 on an H200, 1.5e13 on a B200 (NVIDIA's datasheets, dense)."""
 
 MAX_PACE_RATIO: Final = 1.2
-"""Between the steps of two ranks of a job; few steps that begin at different times make some difference."""
+"""The ratio of the longest to the shortest step among ranks of one job. Ranks wait for each other, so that only the
+first and last recorded steps differ."""
 
 MAX_SMS: Final = 304
 """SMs of the GPU with the most, an MI300X, where a trace does not state them."""
@@ -67,7 +68,7 @@ class JobProfile:
     meetings: Meetings
     kernels: tuple[dict[int, str], ...]
     rates: tuple[Diagnostic, ...] = ()
-    """What to say of kernels that are faster than their GPU or its links can be, and of ranks at different paces."""
+    """Warnings on kernels that are faster than their GPU or its links, and on ranks whose steps differ."""
 
     @property
     def recorded_s(self) -> float:

@@ -202,7 +202,7 @@ class StepWriter:
         if any(map(isnan, times)):
             return float("nan")
         # The gap is negative if the next work begins earlier than this ends. It may then lie in the wait for partners,
-        # which is no part of the time.
+        # which is not part of the time.
         return max(float(np.mean(times)) + float(self.times.gap_s[column]), 0.0)
 
     def _between_steps(self, graph: OpRef | None) -> list[tuple[OpRef, OpRef]]:

@@ -21,7 +21,7 @@ from foretrace.workload.plan import Plan
 
 VERSION: Final = 2
 
-_SETTLED: Final = {
+_REQUIRED_TYPES: Final = {
     "dp": int,
     "gbs": int,
     "seq_len": int,
@@ -35,8 +35,8 @@ _SETTLED: Final = {
 DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model"}, ModelFigures: {"memory"}}
 """Fields that the header does not hold: they are in the arrays, or follow from them."""
 
-_MAX_FACTOR: Final = 1e6
-"""How many times the microbatches a remedy can mean."""
+_MAX_MICROBATCH_RATIO: Final = 1e6
+"""The largest ratio of a remedy's microbatches to those of the job."""
 
 
 def save_answer(answer: Answer, path: str | Path) -> None:
@@ -94,7 +94,7 @@ def _check_figures(answer: Answer, path: str) -> None:
     amounts = [answer.tokens_per_s_per_gpu or 0, 0 if memory is None else memory.bytes, answer.overlap_cost_s]
     remedies = answer.remedies or ()
     times = [number for remedy in remedies for number in (remedy.before_s, remedy.after_s)]
-    unlikely = any(not 1 / _MAX_FACTOR <= remedy.microbatches <= _MAX_FACTOR for remedy in remedies)
+    unlikely = any(not 1 / _MAX_MICROBATCH_RATIO <= remedy.microbatches <= _MAX_MICROBATCH_RATIO for remedy in remedies)
     if not same or unlikely or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0:
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
 
@@ -106,7 +106,7 @@ def _check_plan(plan: dict[str, Any]) -> None:
         check_fields(from_plain(Plan, {**to_plain(Plan(gpus=1)), **known}))
     except InputError as error:
         raise ValueError(f"plan: {error.message}") from None
-    for name, kind in _SETTLED.items():
+    for name, kind in _REQUIRED_TYPES.items():
         if type(plan[name]) is not kind:
             raise ValueError(f"plan: {name} is not settled")
 

@@ -147,7 +147,7 @@ def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...
 
 
 def _lacks_kernels(ranks: Sequence[Rank]) -> bool:
-    """Returns whether so many kernels are missing that the time between the others says nothing about the job."""
+    """Returns whether too many kernels are missing for the gaps between the others to mean anything."""
     notes = (note for rank in ranks for note in rank.trace.diagnostics)
     return any(note.code == "launch-without-kernel" and note.level == "warning" for note in notes)
 

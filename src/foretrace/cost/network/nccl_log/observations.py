@@ -152,8 +152,8 @@ class Observed:
         nics = f"{self.nics} NIC{'s' if self.nics > 1 else ''} of {rate} Gb/s"
         has = f"{node.nics} of {node.nic.bytes_per_s * 8 / 1e9:g}"
         notes.append(_note("machine-differs", f"NCCL found {nics} in a node, {cluster.name} has {has}: NCCL's count"))
-        nic = Nic(f"{rate}gbps", f"NIC of {rate} Gb/s", self.nic_bytes_per_s)
         try:
+            nic = Nic(f"{rate}gbps", f"NIC of {rate} Gb/s", self.nic_bytes_per_s)
             return replace(cluster, node=replace(node, nic=nic, nics=self.nics)), tuple(notes)
         except InputError as error:
             raise error.at(", ".join(self.files)) from None

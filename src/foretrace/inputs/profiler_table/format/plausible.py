@@ -15,10 +15,10 @@ MIN_CALL_S: Final = 10e-9
 """The time of a call, on the host or a device: to record one takes longer."""
 
 MAX_SHORTEST_CALL_S: Final = 50e-6
-"""The mean time of a call on the host in the row of the shortest ones, of many rows: 0.1 µs in real tables."""
-_MANY_ROWS: Final = 50
+"""The shortest mean time of a call on the host in a table of `_MIN_ROWS` rows or more: 0.1 µs in real tables."""
+_MIN_ROWS: Final = 50
 _PYTHON: Final = re.compile(r"\.py(\(\d+\)|\.\.\.)|^<|^nn\.Module: ")
-"""Names of Python functions (`with_stack`): PyTorch takes more from some of them than they took themselves."""
+"""Names of Python functions (`with_stack`): PyTorch prints negative times of their own for some of them."""
 
 _ROUNDING: Final = 0.01
 _ROUNDING_S: Final = 2e-6
@@ -41,7 +41,7 @@ def row_notes(rows: Sequence[TableRow], path: str) -> list[Diagnostic]:
             more = f" ({len(odd):,} such rows)" if len(odd) > 1 else ""
             notes.append(Diagnostic("warning", code, f"{shown(row.name)} {text}{more}", f"{path}:{row.line}"))
     averages = [(row.cpu_average_s, row) for row in rows if row.cpu_average_s and row.cpu_average_s > 0]
-    if len(averages) >= _MANY_ROWS:
+    if len(averages) >= _MIN_ROWS:
         shortest_s, row = min(averages, key=lambda entry: entry[0])
         if shortest_s > MAX_SHORTEST_CALL_S:
             text = f"{shown(row.name)} takes {format_time(shortest_s)} on the host, and no other row less"

@@ -117,7 +117,7 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
         deadline = Deadline(seconds, "reading the export", str(path))
         address = f"{file.path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S)) as connection:
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limited(_MAX_CELL_BYTES))
             connection.set_progress_handler(lambda: deadline.is_over, _STEPS_BETWEEN_CHECKS)
             connection.execute("PRAGMA trusted_schema = OFF")  # functions of a schema are not run
             yield NsysTables(connection, str(path))
@@ -132,6 +132,10 @@ def opened(path: AnyFile) -> Iterator[NsysTables]:
                 hint="wait until the export has finished",
             ) from None
         raise _unreadable(path, error) from None
+    except sqlite3.DataError:
+        raise too_large(
+            f"a cell of the export has more than {limited(_MAX_CELL_BYTES) >> 20:,} MiB", str(path)
+        ) from None
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise _unreadable(path, error) from None
 
