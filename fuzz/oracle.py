@@ -352,7 +352,9 @@ def _message_faults(case: Case, run: Run, error: BaseException) -> Iterator[Faul
 def _names_place(case: Case, message: str) -> bool:
     if ":" in case.target:
         return True  # words and calls have no place but the option or argument, which the message names
-    return any(name in message for name in case.files) or "--" in message  # an option is a place
+    return any(name in message for name in case.files) or any(
+        mark in message for mark in ("--", "NCCL_")
+    )  # an option or a variable is a place
 
 
 def _screen_faults(run: Run) -> Iterator[Fault]:

@@ -11,6 +11,7 @@ from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
 from foretrace.basics.plain import from_plain, to_plain
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.inputs.answer_file.input import ENDING
 from foretrace.program.file import load_timeline, save_timeline
 from foretrace.readings.answer.answer import Answer
@@ -63,6 +64,7 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         )
     try:
         _check_finite(header)
+        FixedRun(timeline.graph)  # ops that wait for each other deadlock here; readings would go around in circles
         saved = _opened_fields(Answer, header["answer"])
         answer = Answer(**saved, timeline=timeline, memory_tracks=tuple(memory_tracks(timeline)))
         _check_figures(answer, str(path))
@@ -71,6 +73,7 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         figures = _opened_fields(ModelFigures, header["model"])
         _check_plan(figures["plan"])
         process = from_plain(ProcessMemory, header["process_memory"])
+        _check_memory(process)
         memory = memory_fit(answer, process)
         return replace(answer, model=ModelFigures(**figures, memory=memory))
     except ForetraceError as error:
@@ -109,6 +112,15 @@ def _check_plan(plan: dict[str, Any]) -> None:
     for name, kind in _REQUIRED_TYPES.items():
         if type(plan[name]) is not kind:
             raise ValueError(f"plan: {name} is not settled")
+
+
+def _check_memory(process: ProcessMemory) -> None:
+    """Raises an error where sizes of memory are negative."""
+    sizes = [process.capacity_bytes, *process.largest_bytes.values()]
+    for part in process.outside:
+        sizes += [part.unsure_bytes, part.bytes - part.unsure_bytes]
+    if min(sizes) < 0:
+        raise ValueError("sizes of memory are negative")
 
 
 def _check_finite(value: Any) -> None:
