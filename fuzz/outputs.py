@@ -160,7 +160,8 @@ def format_of(words: Sequence[str], name: str) -> str:
         elif value == name and flag.startswith("--"):
             option = flag
     if option in ("-o", "--output", "--out"):
-        if words[0] == "generate" and "program" in words and name.endswith(".foretrace"):
+        formats = [word for word in words if word in ("program", "launch", "megatron-trace", "aicb")]
+        if words[0] == "generate" and formats[-1:] == ["program"] and name.endswith(".foretrace"):
             return "program"
         return _FORMATS_OF_COMMANDS.get(words[0], "json")
     return "" if name.endswith(".gz") else _FORMATS.get(option, "")

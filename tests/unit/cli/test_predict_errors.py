@@ -94,7 +94,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("field", "value", "words"),
         [
-            ("num_hidden_layers", 10**9, "expected 1 to 10,000"),
+            ("num_hidden_layers", 10**9, "expected 1 to 2,000"),
             ("hidden_size", 10**9, "cannot be meant"),
             ("num_attention_heads", 7, "hidden_size 4096 is no multiple of num_attention_heads 7"),
         ],
@@ -109,7 +109,7 @@ class TestFiles:
     def test_a_script_with_a_billion_layers(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "train.sh"
         path.write_text(f"{SCRIPT} 1000000000\n", encoding="utf-8")
-        assert "expected 1 to 10,000" in refusal(capsys, 3, "init", "--from-megatron", path)
+        assert "expected 1 to 2,000" in refusal(capsys, 3, "init", "--from-megatron", path)
 
     @pytest.mark.parametrize("plan", ["7", "", "[1]"])
     def test_a_plan_that_is_none(self, plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_layers_that_differ_in_more_cannot_be_written() -> None:
         (("heads: 4", "heads: 0"), 5, "heads 0 cannot be meant", "expected 1 to"),
         (("heads: 4", "heads: 4, kv_lora_rank: 8"), 5, "field nope_dim is missing", "nope_dim"),
         (("heads: 4", "heads: 4, kv_lora_rank: 8, head_dim: 9"), 5, "head_dim does not go with", "latent"),
-        (("layers: 4", "layers: 99999999"), 3, "cannot be meant", "10,000"),
+        (("layers: 4", "layers: 99999999"), 3, "cannot be meant", "2,000"),
         (("mlp: {ffn: 256}", "norm: rmsnorm"), 2, "needs mlp or experts", "mlp"),
         (("ffn: 256", "ffn: 256, activation: swish"), 6, 'activation "swish" is not known', "gelu relu relu2 silu"),
         (("mlp: {ffn: 256}", "experts: {count: 4, topk: 5, ffn: 8}"), 6, "topk 5 is more than the 4", "topk"),
