@@ -104,7 +104,7 @@ def test_cells_that_are_parted_otherwise(tmp_path: Path, mark: str, words: str) 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (",48,", ",1000000000,", "layers is 1000000000, expected a whole number from 1 to 10,000"),
+        (",48,", ",1000000000,", "layers is 1000000000, expected a whole number from 1 to 2,000"),
         (",1.42,", ",1e-300,", "step_time_s is 1e-300, which is less than 1e-09"),
         (",1.42,", ",1e300,", "step_time_s is 1e300, which is too large: at most 1e+12"),
     ],
