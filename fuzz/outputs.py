@@ -160,7 +160,11 @@ def format_of(words: Sequence[str], name: str) -> str:
         elif value == name and flag.startswith("--"):
             option = flag
     if option in ("-o", "--output", "--out"):
-        formats = [word for word in words if word in ("program", "launch", "megatron-trace", "aicb")]
+        formats = [
+            word
+            for word in (word.removeprefix("--format=") for word in words)
+            if word in ("program", "launch", "megatron-trace", "aicb")
+        ]
         if words[0] == "generate" and formats[-1:] == ["program"] and name.endswith(".foretrace"):
             return "program"
         return _FORMATS_OF_COMMANDS.get(words[0], "json")
