@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -43,6 +43,13 @@ class Terminated(BaseException):
     def exit_code(self) -> int:
         """The exit code by which a shell reports the signal: 143 or 129."""
         return 128 + self.number
+
+
+def say(text: str) -> None:
+    """Writes a line to stderr; where nobody can read it, the exit code still tells."""
+    if sys.stderr is not None:  # `print` would take stdout instead
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def raise_on_signals() -> None:

@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from foretrace.basics.errors import DefectError, ForetraceError, InputError, UsageError, did_you_mean
 from foretrace.basics.last_resort import as_defect, show_plainly, wants_traceback
-from foretrace.basics.processes import INTERRUPTED, Terminated
+from foretrace.basics.processes import INTERRUPTED, Terminated, say
 
 COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
@@ -259,7 +259,7 @@ def _exit_code(arguments: list[str]) -> int:
         _discard_output()
         return _unwritten(error.strerror)
     except (KeyboardInterrupt, Terminated) as error:
-        _say("terminated" if isinstance(error, Terminated) else "interrupted")
+        say("terminated" if isinstance(error, Terminated) else "interrupted")
         return error.exit_code if isinstance(error, Terminated) else INTERRUPTED
     except Exception:  # not even the error could be shown
         show_plainly()
@@ -318,24 +318,18 @@ def _show(code: int, failure: ForetraceError | None, document: StringIO | None) 
         sys.stdout.write(text)
         sys.stdout.flush()
     if failure is not None and failure.code == "interrupted":
-        _say(failure.message)
+        say(failure.message)
     elif failure is not None and (document is None or answered):
         from foretrace.report.wrap import fit_text
 
-        _say(fit_text(f"error: {failure}", sys.stderr))
+        say(fit_text(f"error: {failure}", sys.stderr))
     return code
-
-
-def _say(text: str) -> None:
-    """Writes to stderr; where nobody can read it, the exit code still tells."""
-    with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
 
 
 def _unwritten(reason: str | None) -> int:
     """Says why the answer could not be printed; returns the exit code."""
     error = InputError("unwritable-file", f"the answer cannot be written: {reason}")
-    _say(f"error: {error}")
+    say(f"error: {error}")
     return error.exit_code
 
 
