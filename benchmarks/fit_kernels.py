@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foretrace.cost.kernels.attention import AttentionWork, attention_s, side_bytes
+from foretrace.cost.kernels.attention import AttentionWork, attention_s, computed_pairs, side_bytes
 from foretrace.cost.kernels.corrections import MeasuredCorrections, family
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
@@ -31,6 +31,7 @@ from foretrace.cost.kernels.streams import row_length, stream_kind
 from foretrace.cost.silicon import SYSTEMS
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu
+from foretrace.models.flops import attention_pairs
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel, Stream
 
 START = (0.85, 8.0, 200.0, 0.6, 0.85, 4e-6)
@@ -49,16 +50,52 @@ TOP_SHARE = 0.93
 """The most of the memory's rate that any stream measured reaches."""
 BLACKWELL_ATTENTION = 0.85
 """What B200's published causal attention of 131,072 tokens (30 ms and more) reaches of that of 32,768."""
+MAX_KEYS = 1000
+HOT_TOKENS = 32_768
+"""Sequences from here on run for tens of milliseconds a call, repeated: their rates are those of a hot GPU."""
+CUDNN_SHAPES = {"mla": (128, 128, 192, 128, 0), "gqa": (64, 8, 128, 128, 0), "window": (128, 128, 64, 64, 128)}
+"""Heads, heads of keys, head sizes of queries and values, and window of the rows below."""
+CUDNN_ROWS = {
+    "gb200": {
+        ("mla", 2048): (0.321, 1.056),
+        ("mla", 4096): (0.977, 3.383),
+        ("mla", 8192): (3.470, 11.98),
+        ("mla", 32768): (50.46, 212.5),
+        ("gqa", 2048): (0.125, 0.389),
+        ("gqa", 4096): (0.391, 1.198),
+        ("gqa", 8192): (1.397, 4.127),
+        ("gqa", 32768): (21.69, 71.76),
+        ("window", 4096): (0.210, 0.465),
+        ("window", 8192): (0.414, 0.911),
+    },
+    "gb300": {
+        ("mla", 2048): (0.268, 0.977),
+        ("mla", 4096): (0.864, 3.127),
+        ("mla", 8192): (3.013, 11.07),
+        ("mla", 32768): (44.19, 177.5),
+        ("gqa", 2048): (0.100, 0.356),
+        ("gqa", 4096): (0.323, 1.101),
+        ("gqa", 8192): (1.185, 3.832),
+        ("gqa", 32768): (18.01, 59.02),
+        ("window", 4096): (0.202, 0.442),
+        ("window", 8192): (0.397, 0.862),
+    },
+}
+"""Milliseconds of cuDNN's attention, forward and backward, by shape and tokens: bf16, causal, batch 2, cuDNN 9.22.
+NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results (April 2026, commit 3929da2)."""
+CUDNN_BATCH = 2
 HEADER = """
 # Constants of the efficiency model of kernels that measurements give: written by benchmarks/fit_kernels.py; not to be
 # edited. What each list means is said in efficiency.yaml. Comments give the error left over the rows it was fitted on.
 # gemm: bf16 of A100 and Blackwell from the GEMM tables of aiconfigurator-core (TensorRT-LLM); Hopper's from our H200
 #   profile.
 # sustained: Hopper's from the same profile (burst over sustained, of kernels of 0.05 to 1 ms). B200: what published
-#   products of more than 1 ms, run back to back, reach of the tables' rates; its siblings from that by their power (its
-#   cube root) and SMs, at most their own tables' rates. Narrower dtypes of Blackwell, of which nobody has published a
-#   long run: the H200's share of fp8, by power likewise.
-# grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape.
+#   products of more than 1 ms, run back to back, reach of the tables' rates; the GB200 from that by its power (the cube
+#   root) and SMs; the GB300 from the GB200 by cuDNN's long rows of attention on both; the B300 from the GB300 by power.
+#   At most their own tables' rates. Narrower dtypes of Blackwell, of which nobody has published a long run: the H200's
+#   share of fp8, by the same speeds.
+# grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape; those
+#   of GB200 and GB300 (and B300) from cuDNN's own published timings.
 # streams: from our profile: kernels that a lower clock slows down are bound by instructions, others by memory.
 """
 MIN_LAUNCH_S = 2e-6
@@ -179,23 +216,40 @@ def _nonnegative(columns: np.ndarray) -> list[float]:
     return [float(solution[use.index(i)]) if i in use else 0.0 for i in range(columns.shape[1])]
 
 
+def modelled_attention(
+    gpu: Gpu, rows: Sequence[Row], clock: np.ndarray, tails: tuple[float, float], fit: tuple[float, float]
+) -> np.ndarray:
+    """Returns the modelled seconds of kernels of one way, at the share `clock` of a burst's frequency."""
+    own = [kernel for kernel, _ in rows if isinstance(kernel, Attention)]
+    facts = [
+        (
+            k.flops * computed_pairs(k) / k.pairs,
+            computed_pairs(k),
+            k.q,
+            k.batch * k.heads,
+            k.moved_bytes,
+            side_bytes(k),
+            k.launches,
+        )
+        for k in own
+    ]
+    flops, pairs, q, sequences, moved, side, launches = np.array(facts, dtype=float).T
+    memory, tail = ATTENTION_MEMORY_SHARE * gpu.memory_bytes_per_s, np.full(len(own), tails[own[0].backward])
+    share, keys = (np.full(len(own), value) for value in fit)
+    work = AttentionWork(flops, pairs, q, sequences, moved, share, keys, tail, side, launches)
+    return attention_s(work, DeviceRates(clock * peak_flops(gpu, "bf16"), memory, gpu.compute_units))
+
+
 def fit_attention(
-    gpu: Gpu, rows: Sequence[Row], clock: np.ndarray, tails: tuple[float, float]
+    gpu: Gpu, rows: Sequence[Row], clock: np.ndarray, tails: tuple[float, float], known: float | None = None
 ) -> tuple[float, float, float]:
     """Share of the peak and keys per query for kernels of one backend, way and head size, and the mean error; `clock`
-    is what that of each row was of a burst's."""
-    own = [kernel for kernel, _ in rows if isinstance(kernel, Attention)]
+    is what that of each row was of a burst's, and `known` the share where it is not to be found."""
     seconds = np.array([kernel_s for _, kernel_s in rows])
-    facts = [(k.flops, k.pairs, k.q, k.batch * k.heads, k.moved_bytes, side_bytes(k), k.launches) for k in own]
-    flops, pairs, q, sequences, moved, side, launches = np.array(facts, dtype=float).T
-    peak = clock * peak_flops(gpu, "bf16")
-    memory, tail = ATTENTION_MEMORY_SHARE * gpu.memory_bytes_per_s, np.full(len(own), tails[own[0].backward])
     best = (0.0, 0.0, np.inf)
-    for share in np.arange(0.1, 1.0, 0.005):
-        for keys in range(0, 620, 20):
-            fit = (np.full(len(own), share), np.full(len(own), float(keys)))
-            work = AttentionWork(flops, pairs, q, sequences, moved, *fit, tail, side, launches)
-            guess = attention_s(work, DeviceRates(peak, memory, gpu.compute_units))
+    for share in np.arange(0.1, 1.0, 0.005) if known is None else (known,):
+        for keys in range(0, MAX_KEYS, 20):
+            guess = modelled_attention(gpu, rows, clock, tails, (float(share), float(keys)))
             error = float(np.abs(np.log(guess / seconds)).mean())
             if error < best[2] - 1e-9:
                 best = (round(float(share), 3), float(keys), error)
@@ -355,21 +409,17 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelPr
     reached = float(np.median(burst.seconds([kernel for kernel, _ in long]) / np.array([s for _, s in long])))
     cube = [Gemm(8192, 8192, 8192)]
     hot = cube[0].flops / float(burst.seconds(cube)[0]) * reached
-    base = presets.gpu("b200")
+    base, speeds = presets.gpu("b200"), hot_speeds()
     for name, fit in fits.items():
         lines += [f"  {name}:", "    gemm:", gemm_line("bf16", fit)]
         if name != "a100-80g-sxm":
-            gpu = presets.gpu(name)
-            clock = power_clock(gpu.power_w, gpu.compute_units, base.power_w, base.compute_units)
-            rate = hot * clock * (gpu.compute_units / base.compute_units)
+            gpu, speed = presets.gpu(name), speeds[name]
             cool = cube[0].flops / float(unbiased(name, fit[0], 1.0).seconds(cube)[0])
             # Narrower dtypes have one set of shares of the peak for all of them.
-            speed = clock * (gpu.compute_units / base.compute_units)
             narrow = sustained_share(*eights[1:]) * speed / (gpu.peak_flops["fp8"] / base.peak_flops["fp8"])
-            shares = {"bf16": rate / cool, **dict.fromkeys(("fp8", "fp8_block", "nvfp4"), narrow)}
+            shares = {"bf16": hot * speed / cool, **dict.fromkeys(("fp8", "fp8_block", "nvfp4"), narrow)}
             lines.append(f"    sustained: {mapping({key: min(1.0, share) for key, share in shares.items()})}")
-            heat = min(1.0, BLACKWELL_ATTENTION * clock)
-            lines.append(f"    attention_sustained: {mapping({'cudnn': heat, 'flash2': heat})}")
+            lines += attention_of(name)
     families: list[str] = []
     for its, name, like in (("ampere", "a100-80g-pcie", "a100-80g-sxm"), ("blackwell", "b200", "b200")):
         gpu = presets.gpu(name)
@@ -383,6 +433,80 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelPr
             clocks, tails = {"cudnn": BLACKWELL_ATTENTION}, efficiency(gpu).attention_tail
             families += ["    attention:", *attention_lines(gpu, attention, clocks, tails, HOT_S)]
     return lines, families
+
+
+def hot_speeds() -> dict[str, float]:
+    """Returns how fast hot products of Blackwell run, relative to the B200's.
+
+    By power and SMs between modules of one chip; the GB300's relative to the GB200's by what cuDNN's long rows of
+    attention show, which the power alone (its cube root) would put at 1.06.
+    """
+
+    def by_power(name: str, other: str) -> float:
+        gpu, its = presets.gpu(name), presets.gpu(other)
+        clock = power_clock(gpu.power_w, gpu.compute_units, its.power_w, its.compute_units)
+        return clock * gpu.compute_units / its.compute_units
+
+    long = [key for key in CUDNN_ROWS["gb300"] if key[1] >= HOT_TOKENS]
+    ratios = [
+        slow / fast
+        for key in long
+        for slow, fast in zip(CUDNN_ROWS["gb200"][key], CUDNN_ROWS["gb300"][key], strict=True)
+    ]
+    speeds = {"b200": 1.0, "gb200": by_power("gb200", "b200")}
+    speeds["gb300"] = speeds["gb200"] * float(np.exp(np.log(ratios).mean()))
+    speeds["b300"] = speeds["gb300"] * by_power("b300", "gb300")
+    return speeds
+
+
+def attention_of(name: str) -> list[str]:
+    """Returns the lines of a Blackwell module's own attention: its share when hot, and its constants.
+
+    The B300 has the GB300's constants, of the same chip. The B200 keeps those of its own published rows, an older
+    cuDNN's.
+    """
+    if name == "b200":
+        return [f"    attention_sustained: {mapping(dict.fromkeys(('cudnn', 'flash2'), BLACKWELL_ATTENTION))}"]
+    measured = "gb200" if name == "gb200" else "gb300"
+    gpu, tails = presets.gpu(measured), efficiency(presets.gpu(measured)).attention_tail
+    hopper = efficiency(presets.gpu(PROFILE)).attention
+    fits: dict[tuple[bool, int], tuple[float, float, float]] = {}
+    heat, weight = 0.0, 0.0
+    for shape in ("gqa", "mla", "window"):
+        for backward in (False, True):
+            rows = {
+                tokens: (_cudnn_kernel(shape, tokens, backward), 1e-3 * times[backward])
+                for (what, tokens), times in CUDNN_ROWS[measured].items()
+                if what == shape
+            }
+            short = [row for tokens, row in rows.items() if tokens < HOT_TOKENS]
+            head = sum(CUDNN_SHAPES[shape][2:4]) // 2
+            # Rows of one window cannot tell a share from keys: the share is that of head size 128, less as on Hopper.
+            like = [hopper["cudnn", backward, size].efficiency for size in (64, 128)]
+            share = fits[backward, 128][0] * like[0] / like[1] if shape == "window" else None
+            fits[backward, head] = fit_attention(gpu, short, np.ones(len(short)), tails, share)
+            for row in (row for tokens, row in rows.items() if tokens >= HOT_TOKENS):
+                alone = modelled_attention(gpu, [row], np.ones(1), tails, fits[backward, head][:2])
+                heat, weight = heat + float(alone[0]), weight + row[1]
+    heat = min(1.0, heat / weight)
+    if name != measured:
+        its = presets.gpu(name)
+        heat = min(1.0, heat * power_clock(its.power_w, its.compute_units, gpu.power_w, gpu.compute_units))
+    lines = [f"    attention_sustained: {mapping({'cudnn': heat, 'flash2': heat})}", "    attention:", "      cudnn:"]
+    for backward in (False, True):
+        lines.append(f"        {'backward' if backward else 'forward'}:")
+        for (way, head), (share, keys, error) in sorted(fits.items()):
+            if way == backward:
+                lines.append(f"          {head}: [{share:.3g}, {keys:.0f}] # mean error {100 * error:.0f} %")
+    return lines
+
+
+def _cudnn_kernel(shape: str, tokens: int, backward: bool) -> Attention:
+    heads, kv_heads, head_dim, v_dim, window = CUDNN_SHAPES[shape]
+    pairs = round(attention_pairs(tokens, window or None))
+    return Attention(
+        CUDNN_BATCH, heads, kv_heads, tokens, tokens, head_dim, v_dim, pairs, backward, "cudnn", window=window
+    )
 
 
 def write(rows: Sequence[tuple[str, Kernel, float]]) -> None:

@@ -94,7 +94,8 @@ class GroupedGemm:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Fused attention of `batch` sequences: `pairs` is how many (query, key) pairs each head of one sequence attends to
-    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn."""
+    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn. `window` is how many
+    keys a query sees at most (0: all before it)."""
 
     batch: int
     heads: int
@@ -107,6 +108,7 @@ class Attention:
     backward: bool = False
     backend: str = "cudnn"
     dtype: str = "bf16"
+    window: int = 0
 
     @property
     def flops(self) -> float:
@@ -139,7 +141,7 @@ class Stream:
     """A kernel that memory bounds: norms, activations, copies, the optimizer. `name` is the key under which it is
     measured; `read` and `write` are bytes, spread over `launches` kernels; `rows` is the length of what it
     reduces over (0: none); `fixed` is how many of the bytes are the same whatever the samples of a step (parameters,
-    their gradients)."""
+    their gradients); `looped` says that one call of the host launches all kernels, in a loop in C++."""
 
     name: str
     read: int
@@ -147,6 +149,7 @@ class Stream:
     launches: int = 1
     rows: int = 0
     fixed: int = 0
+    looped: bool = False
 
     @property
     def flops(self) -> float:

@@ -39,12 +39,24 @@ def attention_fit(
     )
 
 
+def computed_pairs(kernel: Attention) -> float:
+    """Returns the pairs of a query and a key that a kernel computes per head.
+
+    A window cuts keys off in whole blocks: a block of queries computes all blocks of keys that any of them sees. Under
+    a causal mask alone, what the blocks on the diagonal waste is part of `AttentionFit.keys`.
+    """
+    if not kernel.window:
+        return float(kernel.pairs)
+    blocks = -(-kernel.window // BLOCK) + 1
+    return float(max(kernel.pairs, min(kernel.q * blocks * BLOCK, kernel.q * kernel.kv / 2)))
+
+
 class AttentionWork(NamedTuple):
     """Kernels of attention, one number each.
 
-    FLOPs; `pairs` of a query and a key per head; `q` queries; `sequences` (batch times heads); bytes moved; the share
-    of the peak that is reached; further keys per query; the tail in blocks; bytes of the kernels before and after the
-    main one; the number of kernels.
+    FLOPs of all `pairs`; computed `pairs` of a query and a key per head; `q` queries; `sequences` (batch times heads);
+    bytes moved; the share of the peak that is reached; further keys per query; the tail in blocks; bytes of the kernels
+    before and after the main one; the number of kernels.
     """
 
     flops: Floats

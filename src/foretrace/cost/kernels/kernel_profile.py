@@ -46,7 +46,7 @@ MAX_LINES: Final = 200_000
 _MAX_LINE: Final = 1000
 _MAX_FACTS: Final = 200
 _MIN_S, _MAX_S = 1e-8, 1e3
-_MAY_BE_ZERO: Final = frozenset({"read", "write", "rows", "fixed", "largest"})
+_MAY_BE_ZERO: Final = frozenset({"read", "write", "rows", "fixed", "largest", "window"})
 _SIZES: Final[dict[type, tuple[str, ...]]] = {
     kind: tuple(field.name for field in fields(kind) if field.type == "int" and field.name not in _MAY_BE_ZERO)
     for kind in (Gemm, GroupedGemm, Attention, Stream, Copy)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
-from foretrace.cost.kernels.attention import AttentionWork, attention_fit, attention_s, side_bytes
+from foretrace.cost.kernels.attention import AttentionWork, attention_fit, attention_s, computed_pairs, side_bytes
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s, grouped_s
 from foretrace.cost.kernels.parameters import Efficiency, GemmFit
 from foretrace.cost.kernels.streams import streams_s
@@ -27,6 +27,9 @@ COPY_FIXED_S: Final = 8e-6
 
 ATTENTION_MEMORY_SHARE: Final = 0.88
 """The share of the memory rate that the operands of attention reach where that decides: as a plain stream."""
+
+HALF_TILE: Final = 64.0
+"""Rows by which the last tile of an expert is empty on average, where their numbers are random: half of 128."""
 
 UNKNOWN_UNITS: Final = 132
 """SMs of a GPU whose file does not say."""
@@ -109,6 +112,8 @@ class EfficiencyModel:
         # Rows are of all groups together: of the result, or, where weights' gradients are summed over them, of K.
         rows = np.ceil((k if first.layout == "nt" else m) / groups)
         most = np.maximum(rows, largest)
+        if first.layout != "nt":  # rows that differ by chance end anywhere in a tile
+            rows = rows + np.where(most > rows, HALF_TILE, 0.0)
         shapes = [(m, n, size) if first.layout == "nt" else (size, n, k) for size in (rows, most)]
         reached = self.constants.grouped.get(first.layout, 1.0)
         rate = peak_flops(self.gpu, first.dtype) * reached * self._clock(first.dtype, sustained)
@@ -125,8 +130,8 @@ class EfficiencyModel:
         flops, pairs, q, sequences, moved, launches, side = _columns(
             [
                 (
-                    kernel.flops,
-                    kernel.pairs,
+                    kernel.flops * computed_pairs(kernel) / max(kernel.pairs, 1),
+                    computed_pairs(kernel),
                     kernel.q,
                     kernel.batch * kernel.heads,
                     kernel.moved_bytes,

@@ -109,7 +109,7 @@ def efficiency(gpu: Gpu) -> Efficiency:
         grouped={name: float(value) for name, value in family["grouped"].items()},
         sustained=_shares(fitted["sustained"], share),
         attention_sustained=_shares(fitted["attention_sustained"], share),
-        attention=dict(_attention(family["attention"])),
+        attention=dict(_attention(_merged(family["attention"], fitted.get("attention", {})))),
         attention_tail=(float(family["tail"][0]), float(family["tail"][1])),
         streams={name: _streams(rows) for name, rows in document["streams"].items()},
         extra_launch_s=float(document["extra_launch_s"]),

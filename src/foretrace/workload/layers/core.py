@@ -94,6 +94,7 @@ def _kernel(shape: Shape, heads: Heads, q_parts: int, kv_parts: int, count: int,
         pairs=count,
         backend=shape.stack.attention,
         dtype=shape.out,
+        window=min(heads.window, shape.seq_len) if heads.window else 0,
     )
 
 
