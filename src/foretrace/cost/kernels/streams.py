@@ -21,7 +21,11 @@ from foretrace.cost.kernels.gemm import SHARPNESS
 from foretrace.cost.kernels.parameters import StreamFit
 from foretrace.program.kernels import Stream
 
-OWN_LAUNCHES: Final = {"rmsnorm_backward": 2, "layernorm_backward": 2, "router": 2, "embedding_backward": 22}
+OWN_LAUNCHES: Final = {
+    **dict.fromkeys((f"{norm}_backward{own}" for norm in ("rmsnorm", "layernorm") for own in ("", "_fused")), 2),
+    "router": 2,
+    "embedding_backward": 22,
+}
 """Kernels that one measured call launches; its fixed time is of them all. Everywhere else it is one."""
 
 ROWED: Final = ("norm", "softmax", "cross_entropy")

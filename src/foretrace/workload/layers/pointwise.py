@@ -21,8 +21,9 @@ def norm(
     tensor = rows * width * shape.size
     fused = shape.stack.norm == "compiled" and residual
     statistics = rows * (4 if shape.norm == "rmsnorm" else 8)
-    forward = stream(shape.norm, tensor * (1 + fused), tensor * (1 + fused), rows=width)
-    backward = stream(f"{shape.norm}_backward", tensor * (2 + fused), tensor, launches=2, rows=width)
+    own = "_fused" if shape.stack.norm == "engine" else ""
+    forward = stream(f"{shape.norm}{own}", tensor * (1 + fused), tensor * (1 + fused), rows=width)
+    backward = stream(f"{shape.norm}_backward{own}", tensor * (2 + fused), tensor, launches=2, rows=width)
     bias = shape.norm == "layernorm" and shape.norm_bias
     there, back = ((forward,), (backward,)) if shape.stack.norm != "eager" else _eager_norm(tensor, width)
     return Piece(
@@ -132,8 +133,8 @@ def _gated(
 ) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], tuple[tuple[str, int], ...]]:
     """Kernels and kept tensors of act(gate)·up; `size` is the bytes of either half."""
     if shape.stack.pointwise != "eager":
-        forward: tuple[Kernel, ...] = (stream("swiglu", 2 * size + scale, size),)
-        backward: tuple[Kernel, ...] = (stream("swiglu_backward", 3 * size + scale, 2 * size + scale),)
+        forward: tuple[Kernel, ...] = (stream(shape.own("swiglu"), 2 * size + scale, size),)
+        backward: tuple[Kernel, ...] = (stream(shape.own("swiglu_backward"), 3 * size + scale, 2 * size + scale),)
         return forward, backward, ((source, 2 * size),)
     word = "gelu" if mlp.activation == "gelu" else "silu"
     strided = "" if shape.stack.separate_projections else "_strided"
