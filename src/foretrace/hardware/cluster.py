@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from foretrace.basics.arguments import check_fields, checked
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.hardware.figures import check_count, check_figure
+from foretrace.hardware.figures import check_count, check_figure, check_launch_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,13 @@ class Node:
     """Whether a switch joins the domain (NVSwitch), so that any pair has all links; otherwise links are dealt out."""
     nic: Nic
     nics: int
+    launch_factor: float = 1.0
+    """How many times as long as a usual x86 server its CPU takes to launch a kernel."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_launch_factor(self.launch_factor)
         check_count("gpus", self.gpus)
         check_count("domain_gpus", self.domain_gpus)
         check_count("nics", self.nics)

@@ -84,6 +84,17 @@ def check_figure(name: str, value: object, *, zero: bool = False) -> None:
         raise number_error(error, name, value, None, "expected a figure in SI units: bytes, bytes/s, FLOP/s") from None
 
 
+MAX_LAUNCH_FACTOR: Final = 100.0
+
+
+def check_launch_factor(value: object) -> None:
+    """Raises an error unless a host takes a hundredth to a hundred times as long for a launch as a usual one."""
+    try:
+        real_number(value, least=1 / MAX_LAUNCH_FACTOR, most=MAX_LAUNCH_FACTOR)
+    except NumberError as error:
+        raise number_error(error, "launch_factor", value, None, "expected a factor such as 2.75x") from None
+
+
 MAX_COUNTS: Final[Mapping[str, int]] = {
     "links": 1_000,
     "compute_units": 4_096,

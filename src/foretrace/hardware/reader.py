@@ -17,6 +17,7 @@ from foretrace.basics.units import (
     parse_bandwidth,
     parse_bytes,
     parse_count,
+    parse_factor,
     parse_flops,
     parse_power,
 )
@@ -57,7 +58,7 @@ GPU_KEYS = (
     *_GROUNDS,
 )
 NIC_KEYS = (*_ABOUT, "rate", *_GROUNDS)
-NODE_KEYS = (*_ABOUT, "gpu", "gpus", "domain_gpus", "switched", "nic", "nics", *_GROUNDS)
+NODE_KEYS = (*_ABOUT, "gpu", "gpus", "domain_gpus", "switched", "nic", "nics", "launch_factor", *_GROUNDS)
 CLUSTER_KEYS = (*_ABOUT, "node", "nodes", "domain_gpus", "topology", "oversubscription", *_GROUNDS)
 
 Part = TypeVar("Part", Gpu, Nic, Node, Cluster)
@@ -153,7 +154,14 @@ def read_node(
         if "nic" in fields
         else _of(base).nic,
         nics=_count(fields, "nics", nics),
+        launch_factor=_launch_factor(fields, base),
     )
+
+
+def _launch_factor(fields: Fields, base: Node | None) -> float:
+    if "launch_factor" not in fields:
+        return base.launch_factor if base else 1.0
+    return parse_factor(fields.text("launch_factor", "1x"), where=fields.where("launch_factor"))
 
 
 def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name: str) -> Cluster:

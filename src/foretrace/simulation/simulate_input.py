@@ -82,7 +82,8 @@ def _launches(machine: Machine) -> tuple[float, str] | None:
     """Returns how many times as long as usual a host takes for a launch, and the source; None: as usual."""
     calibration = machine.calibration
     if calibration is None or calibration.host is None:
-        return None
+        factor = 1.0 if machine.cluster is None else machine.cluster.node.launch_factor
+        return None if factor == 1 else (factor, f"host launches, {factor:g}x those of x86")
     from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
 
     usual_s = (TORCH_EAGER if calibration.host.style == "eager" else TORCH_COMPILE).launch_s

@@ -202,6 +202,7 @@ def _node_facts(node: Node) -> list[tuple[str, str]]:
         ("  GPUs", f"{node.gpus} × {node.gpu.name}"),
         ("  joined by links", joined),
         ("  NICs", f"{node.nics} × {node.nic.name}, {_line_rate(node.nic)} each"),
+        *([("  host", f"a launch takes {node.launch_factor:g}x as long as on x86")] if node.launch_factor != 1 else []),
     ]
 
 
