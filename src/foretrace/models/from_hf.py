@@ -187,7 +187,7 @@ def _experts(reading: _Reading, activation: Activation) -> Experts | None:
     if topk > count:
         where = config.where("num_experts_per_tok")
         raise InputError("out-of-range", f"a token cannot go to {topk} of {count} experts", where=where)
-    expert = Mlp(ffn, True, activation, kind == "gpt_oss")
+    expert = Mlp(ffn, True, activation, kind == "gpt_oss", clamp=kind == "gpt_oss")
     shared = config.count("n_shared_experts", default=0, least=0) * ffn
     if kind == "qwen2_moe":
         shared = config.count("shared_expert_intermediate_size")

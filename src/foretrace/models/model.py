@@ -55,6 +55,8 @@ class Mlp:
     gated: bool
     activation: Activation
     bias: bool = False
+    clamp: bool = False
+    """Whether gate and up are limited before they are multiplied (GPT-OSS)."""
 
 
 @dataclass(frozen=True, slots=True)

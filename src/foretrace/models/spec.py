@@ -35,7 +35,7 @@ GROUPED_KEYS: Final = (
 )
 LATENT_KEYS: Final = ("q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim")
 ATTENTION_KEYS: Final = ("heads", *GROUPED_KEYS, *LATENT_KEYS)
-MLP_KEYS: Final = ("ffn", "gated", "activation", "bias")
+MLP_KEYS: Final = ("ffn", "gated", "activation", "bias", "clamp")
 EXPERTS_KEYS: Final = ("count", "topk", *MLP_KEYS, "shared_ffn", "shared_gate", "router_bias", "groups", "topk_groups")
 _RANGES: Final = ("dense_layers", "unlimited_layers", "no_rope_layers")
 _MADE_OF: Final = ("hidden", "attention", "mlp", "experts", "norm", "norm_bias", *_RANGES)
@@ -195,7 +195,8 @@ def _attention(outer: Fields, hidden: int) -> SelfAttention | LatentAttention:
 def _mlp(fields: Fields) -> Mlp:
     gated = fields.flag("gated", True)
     activation = word(fields, "activation", "silu" if gated else "gelu", get_args(Activation))
-    return Mlp(number(fields, "ffn"), gated, cast("Activation", activation), fields.flag("bias", False))
+    flags = (fields.flag(name, False) for name in ("bias", "clamp"))
+    return Mlp(number(fields, "ffn"), gated, cast("Activation", activation), *flags)
 
 
 def _experts(fields: Fields) -> Experts:

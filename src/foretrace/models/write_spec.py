@@ -73,7 +73,7 @@ def _attention(attention: SelfAttention | LatentAttention) -> dict[str, Value]:
 
 def _mlp(mlp: Mlp) -> dict[str, Value]:
     spec: dict[str, Value] = {"ffn": mlp.ffn, "gated": mlp.gated, "activation": mlp.activation}
-    return spec | ({"bias": True} if mlp.bias else {})
+    return spec | {name: True for name in ("bias", "clamp") if getattr(mlp, name)}
 
 
 def _experts(experts: Experts) -> dict[str, Value]:
