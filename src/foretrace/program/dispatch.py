@@ -40,6 +40,8 @@ class Dispatch:
     topk: int
     groups: int = 1
     chosen: int = 1
+    sms: int = 0
+    """SMs that its kernels hold; 0: the usual number."""
 
     def destinations(self, places: int) -> float:
         """Returns how many of `places`, among which experts are divided evenly, have an expert of a token.

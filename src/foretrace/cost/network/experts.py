@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from math import log2
 from typing import Final
 
 import numpy as np
@@ -38,8 +39,17 @@ from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
 
 HELD_SMS: Final = {"deepep": 20, "hybridep": 16, "low_latency": 0}
-"""SMs that a way holds while it runs, where these are not NCCL's channels: the defaults of Megatron's
-`--moe-deepep-num-sms` and `--moe-hybridep-num-sms`; messages of low_latency need none once they are on their way."""
+"""SMs that a way holds while it runs, where these are not NCCL's channels and the way does not say: the defaults of
+Megatron's `--moe-deepep-num-sms` and `--moe-hybridep-num-sms`; messages of low_latency need none once they are on their
+way."""
+
+HYBRIDEP_RANKS: Final = (8, 16, 32, 36)
+HYBRIDEP_RATES: Final = {16: (717.0, 631.5, 588.5, 578.0), 32: (750.5, 686.5, 623.5, 614.5)}
+"""GB/s at which HybridEP's kernels receive tokens, those of their own rank included, by SMs and ranks of an NVL72 rack:
+the mean of dispatch and combine in bf16 on GB200 (DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md; 4,096 tokens of
+7,168, top-8). A B200 of an 8-GPU node shows 704.5 with 16."""
+HYBRIDEP_LINK: Final = 900e9
+"""The links of the GPU that showed these rates, in bytes/s."""
 
 AGREED: Final = 2
 """Kernels of a dispatch or combine: in the first, ranks agree on counts and that buffers are free (`notify_dispatch`,
@@ -95,7 +105,7 @@ def explain_calls(
             bound_s=size * road.line_seconds_per_byte,
             algorithm=dispatch.style.replace("_", "-"),
             protocol="",
-            channels=HELD_SMS[dispatch.style],
+            channels=dispatch.sms or HELD_SMS[dispatch.style],
             draws=tuple((name, size * share) for name, share in road.shares if share),
         )
         for size in size_bytes.tolist()
@@ -196,12 +206,33 @@ def _road(group: NcclGroup, dispatch: Dispatch) -> _Road:
         one_copy_each = dispatch.style == "low_latency"
         copies = 1.0 if one_copy_each else dispatch.destinations(layout.islands) / dispatch.destinations(n)
         over_links, over_nics = (held - 1) / held, copies * (layout.islands - 1) / layout.islands
-    return _timed(group, over_links, over_nics, 1 if dispatch.style == "low_latency" else AGREED)
+    return _timed(group, dispatch, over_links, over_nics, 1 if dispatch.style == "low_latency" else AGREED)
 
 
-def _timed(group: NcclGroup, over_links: float, over_nics: float, kernels: int) -> _Road:
+def _link_rate(group: NcclGroup, dispatch: Dispatch) -> float:
+    """Returns the rate at which SMs bring tokens over links, in bytes/s, those that stay on their rank not counted.
+
+    HybridEP's falls with the number of ranks. It is known on Blackwell, where the copy engine of SMs moves bytes, whose
+    rate does not follow their frequency; on other GPUs it is NCCL's.
+    """
+    if not group.over_links:
+        return group.pcie_rate
+    gpu, ranks = group.cluster.gpu, group.layout.most_in_island
+    if dispatch.style != "hybridep" or not gpu.architecture.startswith("Blackwell"):
+        return group.link_rate
+    few, many = sorted(HYBRIDEP_RATES)
+    sms = min(max(dispatch.sms or HELD_SMS["hybridep"], few), many)
+    weight = (sms - few) / (many - few)
+    rates = [(1 - weight) * low + weight * high for low, high in zip(*HYBRIDEP_RATES.values(), strict=True)]
+    places, at = [log2(count) for count in HYBRIDEP_RANKS], log2(max(ranks, HYBRIDEP_RANKS[0]))
+    slope = (rates[-1] - rates[0]) / (places[-1] - places[0])
+    received = rates[-1] + slope * (at - places[-1]) if at > places[-1] else float(np.interp(at, places, rates))
+    return max(received, 1.0) * 1e9 * (ranks - 1) / ranks * gpu.link_bytes_per_s / HYBRIDEP_LINK
+
+
+def _timed(group: NcclGroup, dispatch: Dispatch, over_links: float, over_nics: float, kernels: int) -> _Road:
     gpu, nic, layout = group.cluster.gpu, group.cluster.node.nic, group.layout
-    near_rate = group.link_rate if group.over_links else group.pcie_rate
+    near_rate = _link_rate(group, dispatch)
     near_line = max(gpu.link_bytes_per_s, gpu.pcie_bytes_per_s)
     # Where a domain has one rank of the group, its links join it to nobody and have no rate.
     near_s, near_line_s = (over_links / near_rate, over_links / near_line) if over_links else (0.0, 0.0)
