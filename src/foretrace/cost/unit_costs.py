@@ -38,7 +38,7 @@ KINDS: Final = tuple(ActionKind)
 
 Kernels = tuple[tuple[int, Kernel], ...]
 
-_WAITED: Final = ("next", "previous")
+_WAITED: Final = ("next", "previous", "phase")
 """Concurrent calls that a later part of their unit, or the next unit, waits for."""
 
 CallId = tuple[Hashable, Collective, str, int]
@@ -62,7 +62,7 @@ class UnitCosts:
     slowed_s: tuple[float, ...]
     trailing_s: tuple[float, ...]
     joined_s: tuple[float, ...]
-    launches: tuple[int, ...]
+    launches: tuple[float, ...]
     kernels: tuple[Kernels, ...]
     gating: tuple[Kernels, ...]
 
@@ -218,7 +218,7 @@ class MeshPrices:
             sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
         """
         slowed, trailing, joined = ([0.0] * len(KINDS) for _ in range(3))
-        counts = [0] * len(KINDS)
+        counts = [0.0] * len(KINDS)
         kernels: list[Kernels] = [()] * len(KINDS)
         gating: list[Kernels] = [()] * len(KINDS)
         for kind in KINDS:
@@ -228,7 +228,7 @@ class MeshPrices:
             joined[kind] = sum(
                 self.seconds(item) for item in items if isinstance(item, Call) and item.concurrent == "action"
             )
-            counts[kind] = 0 if launches is None else count_launches(items, launches.graphs)
+            counts[kind] = 0.0 if launches is None else count_launches(items, launches.graphs)
             kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
             gating[kind] = kernels[kind]
             if self.pricer.machine.overlap_cost and _has_waited_calls(parts):
@@ -278,9 +278,16 @@ class MeshPrices:
         The order of waits is that of `step.units.UnitWriter`. `more_s` is added to parts by their place.
         """
         lane, before, waits, later = [0.0, 0.0], 0.0, 0.0, 0.0
+        phase, phase_begin = 0.0, -1  # when the calls of the present phase end, and where on the lane it began
         for at, part in enumerate(parts):
             if isinstance(part, Call) and part.concurrent is not None:
                 seconds = self.seconds(part)
+                if part.concurrent == "phase":
+                    start = max(lane[-1], waits, phase)
+                    if phase_begin != len(lane):
+                        waits, phase_begin = max(waits, phase), len(lane)
+                    phase = start + seconds
+                    continue
                 if part.concurrent == "previous":
                     waits = max(waits, max(lane[-2], before) + seconds)
                 elif part.concurrent == "next":
@@ -296,7 +303,7 @@ class MeshPrices:
             if isinstance(part, Segment) and launches is not None and part.items[-1].syncs_host:
                 before, waits, later = waits, later, 0.0
                 lane.append(max(lane[-1], before) + sync_gap_s(launches.seconds))
-        end_s = max(lane[-1], waits, later)
+        end_s = max(lane[-1], waits, later, phase)
         return end_s, end_s - lane[-1]
 
 
@@ -338,6 +345,8 @@ class _BlockWriter:
         before: list[int] = []
         waits: list[int] = []
         later: list[int] = []
+        phase: list[int] = []
+        phase_begin = -1
         axes: dict[str, int] = {}
         number = 0
         for at, part in enumerate(self.parts):
@@ -350,6 +359,11 @@ class _BlockWriter:
                 if part.concurrent == "previous":
                     after.append([*lane[-2:-1], *before])
                     waits.append(at)
+                elif part.concurrent == "phase":
+                    after.append([*lane[-1:], *waits])
+                    if phase_begin != len(lane):
+                        waits, phase, phase_begin = [*waits, *phase], [], len(lane)
+                    phase.append(at)
                 else:
                     after.append([*lane[-1:], *waits])
                     later.append(at)

@@ -87,7 +87,7 @@ class ActionWriter:
         self._items: dict[tuple[int, ActionKind], Sequence[Item]] = {}
         self._parts: dict[tuple[int, ActionKind], list[UnitPart]] = {}
         self._contracted: dict[tuple[int, ActionKind], list[UnitPart] | None] = {}
-        self._launches: dict[tuple[int, ActionKind], int] = {}
+        self._launches: dict[tuple[int, ActionKind], float] = {}
 
     def block(
         self,
@@ -139,7 +139,7 @@ class ActionWriter:
             self._contracted[key] = None if contraction is None else contraction.parts(work, kind, items)
         return self._contracted[key]
 
-    def launches(self, work: Work, kind: ActionKind, graphs: CudaGraphs) -> int:
+    def launches(self, work: Work, kind: ActionKind, graphs: CudaGraphs) -> float:
         """Counts the host's launches of a work in an action."""
         key = id(work), kind
         if key not in self._launches:

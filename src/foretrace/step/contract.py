@@ -89,12 +89,14 @@ class Contraction:
 
 def ends_alone(items: Sequence[Item]) -> bool:
     """Returns whether all calls next to a unit's computations have been waited for when the unit ends."""
-    waits = later = False  # whether the next item has a call to wait for, and the one after it
+    waits = later = ends_phase = False  # whether the next item has a call to wait for, the one after it, the unit's end
     for item in items:
         concurrent = item.concurrent if isinstance(item, Call) else None
         if concurrent in ("action", "step"):
             return False
-        if concurrent == "next":
+        if concurrent == "phase":
+            ends_phase = True
+        elif concurrent == "next":
             later = True
         elif concurrent == "previous":
             waits = True
@@ -102,7 +104,7 @@ def ends_alone(items: Sequence[Item]) -> bool:
             waits, later = later, False
         else:
             waits = later = False
-    return not (waits or later)
+    return not (waits or later or ends_phase)
 
 
 def _busy_axes(spec: StepSpec) -> set[str]:

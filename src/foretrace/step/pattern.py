@@ -43,7 +43,7 @@ class ActionFacts:
 
     unit_s: tuple[float, ...]
     present: tuple[bool, ...]
-    launches: int
+    launches: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,14 +100,14 @@ class _WorkFacts:
         self.spec, self.contraction = spec, contraction
         self.rules = MemoryRules(None, spec.gradient_bytes)
         self.gathers = any(end.before is not None for role in spec.roles for end in role.end)
-        self._known: dict[tuple[int, ActionKind], tuple[float | None, int, bool, bool]] = {}
+        self._known: dict[tuple[int, ActionKind], tuple[float | None, float, bool, bool]] = {}
 
     def action(self, chunk: ChunkSpec, kind: ActionKind) -> ActionFacts | None:
         """Returns what a chunk does in an action; None where a unit is not contracted."""
         units = chunk.units if kind == ActionKind.FORWARD else chunk.units[::-1]
         unit_s: list[float] = []
         present: list[bool] = []
-        launches = 0
+        launches = 0.0
         for unit in units:
             seconds, count, is_present, begins = self._unit(unit, kind)
             # A call at the very beginning of an action does not wait for the host, nor for gathered parameters.
@@ -122,7 +122,7 @@ class _WorkFacts:
             present.reverse()
         return ActionFacts(tuple(unit_s), tuple(present), launches)
 
-    def _unit(self, unit: Unit, kind: ActionKind) -> tuple[float | None, int, bool, bool]:
+    def _unit(self, unit: Unit, kind: ActionKind) -> tuple[float | None, float, bool, bool]:
         """Returns a unit's seconds, its launches, whether it has ops, and whether a call comes before its first one."""
         key = id(unit.work), kind
         if key not in self._known:

@@ -25,16 +25,21 @@ from foretrace.program.program import Source
 from foretrace.schedules import Schedule
 from foretrace.schedules.pipeline import Transfer
 
-Concurrent = Literal["next", "previous", "action", "step"]
+Concurrent = Literal["next", "previous", "phase", "action", "step"]
 """The computation next to which a collective runs.
 
 * `next`: the `Compute` that follows it. The items after that one wait for both.
 * `previous`: the `Compute` before it, with which it starts. The items after it wait for both.
+* `phase`: everything that follows it in its `Work`, up to the next collective of this kind that something is computed
+  before. What is computed after that one waits for it, and so does the next unit.
 * `action`: everything that follows in its forward or backward, which ends when the collective has ended.
 * `step`: everything that follows in the step. Only an end item with `after_reductions` waits for it.
 """
 
-CudaGraphs = Literal["none", "partial", "full"]
+CudaGraphs = Literal["none", "router", "partial", "full"]
+
+GraphScope = Literal["attention", "router"]
+"""A part of a layer that CUDA graphs can replay by itself; `router` includes what comes before the dispatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Compute:
         kernels: Kernels with how often each runs. Computations that have kernels and follow each other are one op.
         temporary_bytes: Memory needed while it runs, beyond what it reads and leaves.
         syncs_host: Whether the host waits for it before it launches more (token counts of a router).
+        handled: Tensors of experts that the host handles one by one for it, or whose gradients' hooks it runs.
+        scope: The part of a layer with which CUDA graphs replay it.
         seconds: Its duration where it was measured.
         source: Where the seconds come from, with their band.
         moved_bytes: Bytes read and written, where neither kernels nor seconds are known.
@@ -57,6 +64,8 @@ class Compute:
     kernels: tuple[tuple[int, Kernel], ...] = ()
     temporary_bytes: int = 0
     syncs_host: bool = False
+    handled: int = 0
+    scope: GraphScope | None = None
     seconds: float = UNPRICED
     source: Source | None = None
     moved_bytes: float = 0.0
@@ -88,6 +97,7 @@ class Call:
         way: How an all-to-all of tokens goes where it is not NCCL's (`program.dispatch`), or that copy engines move it.
         seconds: Its duration where it was measured; otherwise the machine prices it.
         dtype: The dtype of its elements, where it is known.
+        scope: The part of a layer with which CUDA graphs replay it.
     """
 
     name: str
@@ -100,6 +110,7 @@ class Call:
     way: str | None = None
     seconds: float = UNPRICED
     dtype: str | None = None
+    scope: GraphScope | None = None
 
 
 Item = Compute | Call | HostWork
@@ -261,7 +272,8 @@ class Launches:
     Attributes:
         seconds: The time of one launch.
         source: Where that was learned.
-        graphs: The part of a step that CUDA graphs replay: nothing, all but the experts (`partial`), or everything.
+        graphs: The part of a step that CUDA graphs replay: nothing, routers (`router`), attention and routers
+            (`partial`), or everything.
     """
 
     seconds: float

@@ -90,6 +90,10 @@ class UnitWriter:
         """Ops that the next one waits for."""
         self.later: list[OpRef] = []
         """Ops that the one after it waits for."""
+        self.phase: list[OpRef] = []
+        """Collectives of the present phase, next to which the lane goes on."""
+        self.phase_begin = -1
+        """How many ops the lane had when that phase began."""
         self.first = self.last_begin = -1
         self.entries: list[int] = []
         self.joins: list[OpRef] = []
@@ -124,7 +128,7 @@ class UnitWriter:
             self.first,
             self.last_begin,
             self.lane[-1].op,
-            tuple([ref.op for ref in (*self.waits, *self.later)]),
+            tuple([ref.op for ref in (*self.waits, *self.later, *self.phase)]),
             tuple([ref.op for ref in self.joins]),
             tuple([ref.op for ref in self.reductions]),
         )
@@ -200,6 +204,12 @@ class UnitWriter:
         op = self._collective(call, None, [*self.lane[-1:], *waits])
         if not self.lane:
             self.entries.append(op.op)
+        if call.concurrent == "phase":
+            if self.phase_begin != len(self.lane):
+                self.waits = [*self.waits, *self.phase]
+                self.phase, self.phase_begin = [], len(self.lane)
+            self.phase.append(op)
+            return
         lists = {"next": self.later, "action": self.joins, "step": self.reductions}
         lists[call.concurrent or "next"].append(op)
 

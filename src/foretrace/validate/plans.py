@@ -86,7 +86,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         cuda_graphs=_cuda_graphs(words),
         offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
-        dispatcher=_dispatcher(words),
+        dispatcher=_dispatcher(config, words),
     )
     # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)
     about_overlap = ("asynchronous tensor parallelism is not modelled: left out",) if "async tp" in words else ()
@@ -124,9 +124,18 @@ def _dtypes(config: RunConfig, precision: Precision, zero: int | None) -> tuple[
     return dtypes, (f"{', '.join(words)}: as the recipes of Megatron-Bridge set",)
 
 
-def _dispatcher(words: str) -> Dispatcher:
+def _dispatcher(config: RunConfig, words: str) -> Dispatcher:
+    """Returns the dispatcher in effect.
+
+    A backend counts only where the type is `flex`. The performance recipes of Qwen3 for H100 and B200 set `alltoall`
+    and leave the "deepep" of the base recipe in the other field (NVIDIA-NeMo/Megatron-Bridge, scripts/performance).
+    """
     backend = re.search(r"dispatcher_backend=(deepep|hybridep)", words)
-    return "alltoall" if backend is None else "deepep" if backend[1] == "deepep" else "hybridep"
+    if backend is None:
+        return "alltoall"
+    if backend[1] == "deepep":
+        return "alltoall" if config.model.lower().startswith("qwen3") else "deepep"
+    return "hybridep"
 
 
 def _precision(config: RunConfig, architecture: str) -> tuple[Precision, tuple[str, ...]]:
@@ -219,4 +228,6 @@ def _tp_overlap(config: RunConfig, words: str) -> bool:
 def _cuda_graphs(words: str) -> CudaGraphs:
     if "cuda_graph_impl=none" in words or "cuda_graph" not in words:
         return "none"
-    return "full" if "full_iteration" in words else "partial"
+    if "full_iteration" in words:
+        return "full"
+    return "router" if "moe_router" in words and "attn" not in words else "partial"

@@ -10,7 +10,7 @@ from foretrace.basics.mesh import DEFAULT_ORDER
 CpComm = Literal["p2p", "all_gather", "a2a"]
 Recompute = Literal["none", "selective", "full"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
-CudaGraphs = Literal["none", "partial", "full"]
+CudaGraphs = Literal["none", "router", "partial", "full"]
 Dispatcher = Literal["alltoall", "hierarchical", "deepep", "hybridep", "low_latency"]
 GradDtype = Literal["fp32", "bf16"]
 MasterDtype = Literal["fp32", "fp16"]
@@ -126,7 +126,8 @@ class Plan:
     pp_overlap: bool = False
     """Whether stages of 1F1B and GPipe compute while they send and receive, as all other schedules do."""
     cuda_graphs: CudaGraphs = "none"
-    """partial: attention, router and preprocessing; full: the whole step; the host launches what is left."""
+    """router: routers with what comes before the dispatch; partial: attention too; full: the whole step. The host
+    launches what is left."""
     offload_optimizer: bool = False
     offload_layers: int = 0
     """Layers of each stage whose activations go to the host and back."""

@@ -19,8 +19,9 @@ class Stack:
     title: str
     attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn"]
     """unfused: products, scale-mask-softmax and dropout as kernels of their own."""
-    norm: Literal["fused", "eager", "compiled"]
-    """fused: one kernel each way; eager: as many as PyTorch's own operators; compiled: fused with its neighbours."""
+    norm: Literal["fused", "engine", "eager", "compiled"]
+    """fused: one kernel each way; engine: the same of Transformer Engine or cuDNN, which are faster backward; eager: as
+    many as PyTorch's own operators; compiled: fused with its neighbours."""
     pointwise: Literal["fused", "eager", "compiled"]
     """Bias, activation, gate, dropout and residual: fused kernels, one per operator, or as few as compiled."""
     rope: Literal["fused", "eager", "compiled"]
@@ -75,9 +76,24 @@ class Stack:
     early_stop: bool = False
     """Whether recompute stops at the last tensor that the backward needs (non-reentrant checkpoints)."""
     separate_experts: bool = False
-    """Whether each expert's product is a launch of its own."""
+    """Whether each expert's product, and the quantization of its rows, is a launch of its own, in a loop in C++."""
+    swizzles_scales: Literal["operands", "weights"] = "weights"
+    """Block-scaled products: whose scales a kernel puts in the order of tensor cores before the product. From
+    Transformer Engine 2.12 on, quantization writes those of activations and gradients in that order."""
     router_launches: int = 8
     """Kernels of a router after its product: scores, top-k, masks, counts, the balance loss."""
+    preprocess_launches: int = 2
+    """Operators that count the tokens of experts and ranks before an all-to-all, and copy the counts to the host."""
+    permute_launches: int = 2
+    """Kernels that sort tokens by expert before an all-to-all, those that find their places included."""
+    sends_probabilities: bool = False
+    """Whether the router's probabilities travel in an all-to-all of their own, next to the tokens'."""
+    pads_rows: bool = False
+    """8-bit recipes behind NCCL's all-to-all: whether experts' rows are copied into padded ones, and back."""
+    clamps_eagerly: bool = False
+    """Whether clamps before a gated activation, and biases of experts behind it, are operators of their own."""
+    hybridep_sms: int = 16
+    """SMs that HybridEP holds."""
     clips_gradients: bool = True
     """Whether the norm of all gradients is taken before the update, for which the host waits."""
     backward_prefetch: bool = True

@@ -406,16 +406,36 @@ def _overlapped(items: Sequence[Item], setting: Setting) -> list[Item]:
     """Returns items whose collectives run next to what the plan says."""
     if not (setting.plan.tp_overlap or setting.plan.moe_overlap):
         return list(items)
+    if setting.plan.moe_overlap:
+        items = _in_phases(items)
     overlapped = list(items)
     for at, item in enumerate(items):
-        if not isinstance(item, Call):
-            continue
-        if setting.plan.moe_overlap and item.axis == "ep":
-            overlapped[at] = replace(item, concurrent="action")
-        elif setting.plan.tp_overlap and (product := _product_of(items, at, item)):
+        product = _product_of(items, at, item) if setting.plan.tp_overlap and isinstance(item, Call) else None
+        if isinstance(item, Call) and product is not None:
             # By copy engines around a ring (transformer_engine/common/comm_gemm_overlap).
             overlapped[at] = replace(item, concurrent=product, way=COPIES)
     return overlapped
+
+
+def _in_phases(items: Sequence[Item]) -> list[Item]:
+    """Returns the items of a layer whose all-to-alls of experts run next to another microbatch's computation.
+
+    Megatron-core runs a forward and a backward layer by layer in phases, each as long as the longer of its
+    communication and its computation: the combine of one microbatch next to the attention of the other, a dispatch next
+    to its experts (megatron/core/models/common/model_chunk_schedule_plan.py). Dispatch and combine move the same bytes
+    both ways. So a pass takes as long if they run next to its own experts and its own attention: a combine of the
+    forward is put before attention, and calls of the backward stay where they are. Microbatches before and after the
+    steady state of the schedule, which have no other to run next to, are taken to overlap too.
+    """
+    front: list[Item] = []
+    rest: list[Item] = []
+    for item in items:
+        if isinstance(item, Call) and item.axis == "ep" and item.collective == Collective.ALL_TO_ALL:
+            first = item.name.startswith("combine all-to-all")
+            (front if first else rest).append(replace(item, concurrent="phase"))
+        else:
+            rest.append(item)
+    return [*front, *rest]
 
 
 def _product_of(items: Sequence[Item], at: int, call: Call) -> Concurrent | None:

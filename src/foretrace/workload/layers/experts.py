@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 from foretrace.models.model import Experts
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.dispatch import Dispatch, dispatch_text
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
 from foretrace.step.spec import Call, Item
-from foretrace.workload.layers.linear import arrange_scales, quantize
+from foretrace.workload.layers.linear import quantize, swizzle_scales
 from foretrace.workload.layers.mlp import products
-from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, run, stream
+from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, in_graph, run, stream
 from foretrace.workload.layers.pointwise import activation, joined_gradients, norm, residual
 from foretrace.workload.layers.shape import Shape
+
+FUSED_PREPROCESS_LAUNCHES: Final = 4
+"""Operators before a dispatch of DeepEP or HybridEP, whose own kernels lay out and count the routing map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ def routed(shape: Shape, moe: Experts) -> Routed:
     copies = sent = shape.rows * moe.topk
     way = None
     if shape.dispatcher != "alltoall":
-        dispatch = Dispatch(shape.dispatcher, moe.count, moe.topk, moe.groups, moe.topk_groups)
+        sms = shape.stack.hybridep_sms if shape.dispatcher == "hybridep" else 0
+        dispatch = Dispatch(shape.dispatcher, moe.count, moe.topk, moe.groups, moe.topk_groups, sms)
         sent, way = math.ceil(shape.rows * dispatch.given(shape.ep)), dispatch_text(dispatch)
     received = math.ceil(copies * shape.routing) * shape.etp
     groups = max(moe.count // shape.ep, 1)
@@ -56,11 +61,11 @@ def routed(shape: Shape, moe: Experts) -> Routed:
 def mixture(shape: Shape, moe: Experts) -> list[Piece]:
     """Norm, shared experts, router, dispatch, experts, combination and the residual addition."""
     there = routed(shape, moe)
-    pieces = [joined_gradients(shape, "mlp branch"), norm(shape, "mlp norm", "x after attention")]
+    before = [joined_gradients(shape, "mlp branch"), norm(shape, "mlp norm", "x after attention")]
     if moe.shared is not None:
-        pieces += products(shape, moe.shared, "shared experts", "mlp in", shares_input=True)
-        pieces += _shared_sum(shape, moe)
-    pieces += [_router(shape, moe), _dispatch(shape, moe, there), _product(shape, moe, there, up=True)]
+        before += products(shape, moe.shared, "shared experts", "mlp in", shares_input=True)
+        before += _shared_sum(shape, moe)
+    before.append(_router(shape, moe))
     act = activation(
         shape,
         moe.expert,
@@ -70,9 +75,82 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
         source="experts up out",
         weighted=True,
     )
-    pieces += [act, _product(shape, moe, there, up=False), _combine(shape, there)]
-    pieces.append(residual(shape, "mlp residual"))
-    return pieces
+    if shape.stack.clamps_eagerly and moe.expert.clamp:
+        act = _clamped(shape, there, act)
+    behind = [_combine(shape, there), residual(shape, "mlp residual")]
+    if shape.stack.clamps_eagerly and moe.expert.bias:
+        behind = [_bias(shape, there), *behind]
+    return [
+        *in_graph(before, "router"),
+        *in_graph(_preprocess(shape, moe), "router"),
+        _dispatch(shape, moe, there),
+        _product(shape, moe, there, up=True),
+        act,
+        _product(shape, moe, there, up=False),
+        *behind,
+    ]
+
+
+def _preprocess(shape: Shape, moe: Experts) -> list[Piece]:
+    """Counts of tokens for each expert and rank: small operators, after which the host waits for the counts.
+
+    Behind an all-to-all of NCCL every rank needs the counts of all others. HybridEP finds them in a kernel of its own,
+    from the routing map that it gathers first.
+    """
+    counts = moe.count * max(shape.ep, 1) * 8
+    gathers: tuple[Item, ...] = ()
+    if shape.ep > 1 and not _fused(shape):
+        gathers = (Call("dispatch counts", FORWARD, Collective.ALL_GATHER, "ep", counts),)
+    launches = shape.stack.preprocess_launches if not _fused(shape) else FUSED_PREPROCESS_LAUNCHES
+    read = shape.rows * moe.count
+    counted = run(
+        "dispatch preprocess", FORWARD, stream("fused", read, counts, launches=launches), syncs_host=_syncs(shape)
+    )
+    return [Piece("preprocess", (*gathers, *_routing_map(shape, moe), counted))]
+
+
+def _syncs(shape: Shape) -> bool:
+    """Returns whether the host waits for the counts; low_latency writes at places that no count decides."""
+    return shape.syncs and shape.dispatcher != "low_latency"
+
+
+def _clamped(shape: Shape, there: Routed, act: Piece) -> Piece:
+    """Adds clamps of gate and up before an activation, each an operator over strided halves, and joins them again.
+
+    megatron/core/transformer/moe/experts.py with `activation_func_clamp_value`: chunk, clamp, clamp, cat. Backward: two
+    clamps' gradients and the gradient of the split, a concatenation.
+    """
+    half = there.received * there.width * shape.size
+    forward = run("experts clamp", FORWARD, *[stream("mul_strided", half, half)] * 2, stream("cat", 2 * half, 2 * half))
+    backward = run(
+        "experts clamp backward",
+        INPUT,
+        *[stream("mul_strided", 2 * half, half)] * 2,
+        stream("cat", 2 * half, 2 * half),
+    )
+    return replace(act, forward=(forward, *act.forward), backward=(*act.backward, backward))
+
+
+def _bias(shape: Shape, there: Routed) -> Piece:
+    """Adds an expert's bias, times the router's probability, to each of its rows: in a loop over experts in Python.
+
+    megatron/core/transformer/moe/experts.py, `_apply_bias`: a product and a sum for each expert, and a concatenation.
+    Backward: products with probability and bias, two sums over rows, and a concatenation. Probabilities of DeepEP and
+    HybridEP are in fp32, and so is everything that they are multiplied with.
+    """
+    elements = there.received * shape.hidden
+    wide = _fused(shape)
+    forward, backward = (28 * elements, 40 * elements) if wide else (12 * elements, 16 * elements)
+    name = "experts bias"
+    there_and_back = [
+        stream("elementwise", moved // 2, moved // 2, launches=launches * there.groups + 1)
+        for moved, launches in ((forward, 2), (backward, 4))
+    ]
+    return Piece(
+        name,
+        (run(name, FORWARD, there_and_back[0]),),
+        (run(f"{name} backward", INPUT, there_and_back[1]),),
+    )
 
 
 def _shared_sum(shape: Shape, moe: Experts) -> list[Piece]:
@@ -124,8 +202,11 @@ def _dispatch(shape: Shape, moe: Experts, there: Routed) -> Piece:
     """Copies of tokens in the order of experts, sent to their ranks and sorted there; backward returns gradients."""
     return Piece(
         "dispatch",
-        (*_routing_map(shape, moe), *_outward(shape, there, FORWARD, "dispatch")),
-        _homeward(shape, there, INPUT, "dispatch backward"),
+        (*_outward(shape, there, FORWARD, "dispatch"), *_padding(shape, there, FORWARD, "dispatch pad")),
+        (
+            *_padding(shape, there, INPUT, "dispatch backward unpad"),
+            *_homeward(shape, there, INPUT, "dispatch backward"),
+        ),
         saved=(("token rows", shape.rows * moe.topk * 8),),
     )
 
@@ -134,9 +215,30 @@ def _combine(shape: Shape, there: Routed) -> Piece:
     """The way back: rows to the ranks they came from, summed per token; backward sends gradients out again."""
     return Piece(
         "combine",
-        _homeward(shape, there, FORWARD, "combine"),
-        _outward(shape, there, INPUT, "combine backward"),
+        (*_padding(shape, there, FORWARD, "combine unpad"), *_homeward(shape, there, FORWARD, "combine")),
+        (
+            *_outward(shape, there, INPUT, "combine backward"),
+            *_padding(shape, there, INPUT, "combine backward pad"),
+        ),
     )
+
+
+def _padding(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item, ...]:
+    """Copies all rows of experts into ones whose number per expert suits 8-bit products, or back.
+
+    HybridEP and DeepEP pad on the way (`pad_multiple`).
+    """
+    if not (shape.quantized and shape.stack.pads_rows) or _fused(shape):
+        return ()
+    moved = there.received * shape.hidden * shape.size
+    return (run(name, phase, stream(shape.own("copy"), moved, moved, launches=2)),)
+
+
+def _probabilities(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item, ...]:
+    """The all-to-all of the router's probabilities, a number for each copy of a token."""
+    if not shape.stack.sends_probabilities or shape.ep == 1:
+        return ()
+    return (_to_all(shape, f"{name} probabilities", phase, 4 * there.sent, None),)
 
 
 def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item, ...]:
@@ -144,22 +246,22 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
     own, sent = shape.rows * row, there.sent * row
     arrived = math.ceil(there.sent * shape.routing) * row
     placed = there.received * row
-    syncs = shape.syncs and phase == FORWARD
     items: list[Item] = []
     if _fused(shape):
         items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
         if shape.dispatcher != "low_latency":  # which writes by expert, at places that no count decides
-            items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed), syncs_host=syncs))
+            items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed)))
     else:
-        items.append(
-            run(f"{name} permute", phase, stream(shape.own("permute"), own, sent, launches=2), syncs_host=syncs)
-        )
+        # The backward knows the places.
+        launches = shape.stack.permute_launches if phase == FORWARD else 2
+        items.append(run(f"{name} permute", phase, stream(shape.own("permute"), own, sent, launches=launches)))
         if shape.ep > 1:
             items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
+            items += _probabilities(shape, there, phase, name) if phase == FORWARD else ()
     if shape.etp > 1:
         items.append(Call(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
     if not _fused(shape) and shape.ep > 1 and there.groups > 1:
-        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
+        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed, launches=2)))
     return tuple(items)
 
 
@@ -170,7 +272,7 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     placed = there.received * row
     items: list[Item] = []
     if not _fused(shape) and shape.ep > 1 and there.groups > 1:
-        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
+        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed, launches=2)))
     if shape.etp > 1:
         items.append(Call(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
     if _fused(shape):
@@ -180,6 +282,7 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     else:
         if shape.ep > 1:
             items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
+            items += _probabilities(shape, there, phase, name) if phase == INPUT else ()
         items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), sent, own, launches=2)))
     return tuple(items)
 
@@ -214,10 +317,30 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
     if shape.quantized:
         forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, rows * k, there.launched)))
         backward.append(run(f"{name} quantize", INPUT, *quantize(shape, rows * n, there.launched)))
-    arranged = arrange_scales(shape, rows * (n + k) // 2, there.launched)
-    forward.append(run(name, FORWARD, *arranged, _grouped(shape, there, rows, n, k, "tn")))
-    to_input = run(f"{name} input gradient", INPUT, *arranged, _grouped(shape, there, rows, k, n, "nn"))
-    to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, _weight_gradient(shape, there, n, k))
+    weights = groups * n * k
+    forward.append(
+        run(
+            name,
+            FORWARD,
+            *swizzle_scales(shape, rows * k, weights),
+            _grouped(shape, there, rows, n, k, "tn"),
+            handled=there.launched,
+        )
+    )
+    to_input = run(
+        f"{name} input gradient",
+        INPUT,
+        *swizzle_scales(shape, rows * n, weights),
+        _grouped(shape, there, rows, k, n, "nn"),
+        handled=there.launched,
+    )
+    to_weight = run(
+        f"{name} weight gradient",
+        WEIGHT,
+        *swizzle_scales(shape, rows * (n + k), 0, operands=2),
+        _weight_gradient(shape, there, n, k),
+        handled=there.launched,
+    )
     backward += [to_weight, to_input] if shape.stack.weight_first else [to_input, to_weight]
     source = "experts in" if up else "experts product"
     kept = round(rows * k * (shape.operand_size if shape.quantized else shape.size))
@@ -232,6 +355,16 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
     )
 
 
+def _busiest(rows: int, there: Routed) -> int:
+    """Returns the rows of a rank's busiest expert, where tokens choose experts at random.
+
+    The number of an expert's rows is binomial, with a variance of about its mean. The largest of n such numbers is
+    expected sqrt(2 ln n) standard deviations above it.
+    """
+    mean = rows / there.groups
+    return math.ceil(mean + math.sqrt(2 * math.log(there.groups) * mean)) if there.groups > 1 else rows
+
+
 def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -> GroupedGemm:
     """8-bit products come in one layout only, but which side is grouped still matters: the layout is kept."""
     dtype = shape.precision if shape.quantized else shape.dtype
@@ -242,7 +375,7 @@ def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -
         k,
         dtype,
         layout,
-        largest=-(-m // there.groups),
+        largest=_busiest(m, there),
         out=shape.out,
         separate=shape.stack.separate_experts,
     )
@@ -253,7 +386,7 @@ def _weight_gradient(shape: Shape, there: Routed, n: int, k: int) -> GroupedGemm
     adds = shape.stack.fused_gradient_accumulation
     return replace(
         _grouped(shape, there, n, k, there.received, "nt"),
-        largest=-(-there.received // there.groups),
+        largest=_busiest(there.received, there),
         out=shape.stack.gradient_dtype if adds else shape.out,
         accumulate=adds,
     )

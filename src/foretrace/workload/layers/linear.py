@@ -72,7 +72,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
     moved_size = shape.operand_size if narrow else shape.size
     if collective == "column" and shape.sequence_parallel and layer.gathers:
         forward.append(gather_tp(f"{name} gather", FORWARD, round(m * k * moved_size)))
-    arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
+    arranged = swizzle_scales(shape, m * k, n * k) if narrow else ()
     parts = {"column": shape.tp, "row": SCATTER_PARTS, "none": 1}[split]
     product = gemm(shape, m, n, k, "tn", narrow=narrow)
     forward.append(Compute(name, FORWARD, (*((1, kernel) for kernel in arranged), cut(shape, product, parts))))
@@ -115,11 +115,12 @@ def _backward(
         before.append(run(f"{name} quantize", INPUT, *quantize(shape, elements)))
     if split == "row" and shape.sequence_parallel:
         before.append(gather_tp(f"{name} gather gradient", INPUT, round(m * n * moved_size)))
-    arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
     product = cut(shape, gemm(shape, m, k, n, "nn", narrow=narrow), shape.tp if split == "row" else 1)
-    to_input = Compute(f"{name} input gradient", INPUT, (*((1, kernel) for kernel in arranged), product))
+    to_input_scales = swizzle_scales(shape, m * n, n * k) if narrow else ()
+    to_input = Compute(f"{name} input gradient", INPUT, (*((1, kernel) for kernel in to_input_scales), product))
+    to_weight_scales = swizzle_scales(shape, m * (n + k), 0, operands=2) if narrow else ()
     summed_up = weight_gradient(shape, m, n, k, bias=bias, narrow=narrow)
-    to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, *summed_up)
+    to_weight = run(f"{name} weight gradient", WEIGHT, *to_weight_scales, *summed_up)
     if split != "column" or not gathers:
         return (*before, to_weight, to_input) if stack.weight_first else (*before, to_input, to_weight)
     if shape.sequence_parallel:
@@ -167,20 +168,31 @@ def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ..
 
     One scale per tensor is found by a pass of its own first (Transformer Engine's current scaling); scales of blocks
     are found on the way, and take 1/32 of the elements. Weights are quantized once a step, not here. Of experts, each
-    one's tokens are quantized by launches of their own.
+    one's tokens are quantized by launches of their own, in one loop in C++ (`split_quantize` of Transformer Engine).
     """
     read = elements * shape.size
     if shape.precision == "fp8":
-        cast = stream(shape.own("quantize"), read, 2 * elements, launches=launches)
-        return stream(shape.own("quantize"), read, 4, launches=launches), cast
+        cast = stream(shape.own("quantize"), read, 2 * elements, launches=launches, looped=True)
+        return stream(shape.own("quantize"), read, 4, launches=launches, looped=True), cast
     written = 2 * elements * shape.operand_size * (1 + 1 / 32)
-    return (stream(shape.own("quantize_mx"), read, written, launches=launches),)
+    return (stream(shape.own("quantize_mx"), read, written, launches=launches, looped=True),)
 
 
-def arrange_scales(shape: Shape, elements: int, products: int = 1) -> tuple[Kernel, ...]:
-    """Before a product of block-scaled operands, the scales of both are put in the order tensor cores want: a small
-    kernel each (Transformer Engine, swizzle_scaling_factors)."""
+def swizzle_scales(shape: Shape, activations: int, weights: int, operands: int = 1) -> tuple[Kernel, ...]:
+    """Returns the kernels that put scales of block-scaled operands in the order of tensor cores before a product.
+
+    One kernel serves an operand of all experts of a grouped product (Transformer Engine,
+    `multi_tensor_swizzle_scaling_factors`, up to 64 experts).
+
+    Args:
+        shape: The microbatch, and the stack, which says whose scales are not in that order yet.
+        activations: Elements of activations and gradients.
+        weights: Elements of weights; 0 for a weight gradient, which has none.
+        operands: How many operands are activations or gradients.
+    """
     if shape.precision not in ("mxfp8", "nvfp4"):
         return ()
-    scales = 2 * elements // 32
-    return (stream(shape.own("quantize_mx"), scales, scales, launches=2 * products),)
+    every = shape.stack.swizzles_scales == "operands"
+    scales = (weights + activations * every) // 32
+    launches = operands * every + (weights > 0)
+    return (stream(shape.own("quantize_mx"), scales, scales, launches=launches),) if launches else ()

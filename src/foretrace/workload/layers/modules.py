@@ -47,8 +47,8 @@ _MLP_NORM: Final = "mlp norm"
 _MLP: Final = tuple(f"mlp {name}" for name in ("gate", "up", "activation", "down"))
 _SHARED: Final = tuple(f"shared experts {name}" for name in ("gate", "up", "activation", "down", "output gate"))
 _ROUTED: Final = (
-    *("shared experts sum", "router", "dispatch", "experts up", "experts activation", "experts down"),
-    "combine",
+    *("shared experts sum", "router", "preprocess", "dispatch", "experts up", "experts activation", "experts down"),
+    *("experts bias", "combine"),
 )
 _UP_PROJECTIONS: Final = ("q norm", "q up", "q", "kv norm", "kv up", "rope")
 _NORMED: Final = ("mlp in", "mlp in.narrow")

@@ -7,11 +7,11 @@ one that two modules keep (attention's output is also the projection's input) is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Kernel, Stream
-from foretrace.step.spec import Call, Compute, Item
+from foretrace.step.spec import Call, Compute, GraphScope, HostWork, Item
 
 FORWARD = Phase.FORWARD
 INPUT = Phase.BACKWARD_INPUT
@@ -42,14 +42,25 @@ class Piece:
     """Those of its parameters, dense or experts', that are operands of products in 8 bits or fewer."""
 
 
-def run(name: str, phase: Phase, *kernels: Kernel, temporary_bytes: int = 0, syncs_host: bool = False) -> Compute:
+def run(
+    name: str, phase: Phase, *kernels: Kernel, temporary_bytes: int = 0, syncs_host: bool = False, handled: int = 0
+) -> Compute:
     """Kernels one after the other, each once."""
-    return Compute(name, phase, tuple((1, kernel) for kernel in kernels), temporary_bytes, syncs_host)
+    return Compute(name, phase, tuple((1, kernel) for kernel in kernels), temporary_bytes, syncs_host, handled)
 
 
-def stream(name: str, read: float, write: float, *, launches: int = 1, rows: int = 0) -> Stream:
+def in_graph(pieces: Iterable[Piece], scope: GraphScope) -> list[Piece]:
+    """Returns pieces that CUDA graphs of `scope` replay."""
+
+    def scoped(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        return tuple(item if isinstance(item, HostWork) else replace(item, scope=scope) for item in items)
+
+    return [replace(piece, forward=scoped(piece.forward), backward=scoped(piece.backward)) for piece in pieces]
+
+
+def stream(name: str, read: float, write: float, *, launches: int = 1, rows: int = 0, looped: bool = False) -> Stream:
     """Returns a memory-bound kernel that reads and writes these bytes."""
-    return Stream(name, round(read), round(write), launches, rows)
+    return Stream(name, round(read), round(write), launches, rows, looped=looped and launches > 1)
 
 
 def weights(pieces: Iterable[Piece]) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class Shape:
     tp_overlap: bool
     """Only beside sequence parallelism: all-reduces are not overlapped."""
     syncs: bool
-    """Whether a dispatcher reads token counts back to the host: not where CUDA graphs forbid it."""
+    """Whether a dispatcher reads token counts back to the host: not where CUDA graphs replay the whole step."""
     positions: int = 0
     """Rows of a learned position table."""
     head_bias: bool = False
@@ -107,7 +107,7 @@ def shape_of(setting: Setting, layer: int | None = None) -> Shape:
         routing=plan.routing_of(layer),
         dispatcher=plan.dispatcher if plan.ep > 1 else "alltoall",
         tp_overlap=plan.tp_overlap and split,
-        syncs=plan.cuda_graphs == "none",
+        syncs=plan.cuda_graphs != "full",
         positions=model.positions,
         head_bias=model.head_bias,
         narrow_activation=plan.fp8_activation_input,

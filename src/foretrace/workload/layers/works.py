@@ -15,7 +15,7 @@ from foretrace.workload.layers.experts import mixture
 from foretrace.workload.layers.latent import latent_attention
 from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.mlp import feed_forward
-from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
+from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, in_graph, run, stream
 from foretrace.workload.layers.pointwise import norm
 from foretrace.workload.layers.saved import EVERYTHING, Keeping, work_of
 from foretrace.workload.layers.shape import Shape, shape_of
@@ -116,7 +116,8 @@ def layer_pieces(shape: Shape, layer: Layer) -> list[Piece]:
     mixer = layer.attention
     first = latent_attention(shape, mixer) if isinstance(mixer, LatentAttention) else attention(shape, mixer)
     second = layer.feed_forward
-    return [*first, *(mixture(shape, second) if isinstance(second, Experts) else feed_forward(shape, second))]
+    rest = mixture(shape, second) if isinstance(second, Experts) else feed_forward(shape, second)
+    return [*in_graph(first, "attention"), *rest]
 
 
 @lru_cache(maxsize=512)
