@@ -41,6 +41,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "conflicting-values": "Two statements in a file or a plan contradict each other.",
         "unset-variable": "A script uses a variable that it does not set.",
         "assumed": "A value that the input does not state was assumed.",
+        "nearest-version": "The facts of a software version are not known; those of another version were taken.",
         "guessed": "A value was guessed from something else in the input.",
     },
     "Command line": {

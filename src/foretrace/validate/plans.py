@@ -14,7 +14,7 @@ FAMILY_STACKS: Final = {
     "sc21": "megatron-2021",
     "mt-nlg": "megatron-2021",
     "llm-foundry": "llm-foundry",
-    "megatron-bridge": "megatron-core",
+    "megatron-bridge": "megatron-bridge",
     "nemo": "megatron-core",
     "megascale": "megatron-core",
 }
@@ -25,6 +25,8 @@ _BEFORE_SEQUENCE_PARALLELISM: Final = ("sc21", "mt-nlg")
 
 _MEGATRON_RECIPES: Final = ("megatron-bridge", "nemo")
 """NVIDIA's performance recipes: `tp_comm_overlap` is on wherever tp and sequence parallelism are."""
+
+_GRAPHS_EVERYTHING: Final = "26.06"
 
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (r"nvfp4|fp4", "nvfp4"),
@@ -57,6 +59,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
     stack, about_stack = _stack(config, zero)
     words = f"{config.overlap}; {config.notes}".lower()
     dtypes, about_dtypes = _dtypes(config, precision, zero)
+    recent = _graphs_everything(config, precision, words)
     offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
     layout = re.search(r"pp_layout=['\"]?([^;'\"]+)", f"{config.overlap}; {config.notes}")
     # Megatron-LM overlaps nothing of data parallelism unless told to; NVIDIA's recipes tell it.
@@ -82,15 +85,16 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         grad_overlap=False if no_overlap else None,
         param_overlap=False if no_overlap else None,
         tp_overlap=_tp_overlap(config, words),
-        moe_overlap="moe_a2a_overlap=true" in words,
-        cuda_graphs=_cuda_graphs(words),
+        moe_overlap="moe_a2a_overlap=true" in words or (recent and (config.pp == 1 or config.vpp > 1)),
+        cuda_graphs="full" if recent or _drops_in_graphs(config) else _cuda_graphs(words),
         offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
-        dispatcher=_dispatcher(config, words),
+        dispatcher="hybridep" if recent else _dispatcher(config, words),
     )
+    about_recent = ("graphs of the whole step, HybridEP, overlapped all-to-alls: as its recipes set",) if recent else ()
     # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)
     about_overlap = ("asynchronous tensor parallelism is not modelled: left out",) if "async tp" in words else ()
-    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack, *about_dtypes, *about_overlap)
+    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack, *about_dtypes, *about_recent, *about_overlap)
 
 
 def _dtypes(config: RunConfig, precision: Precision, zero: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -122,6 +126,25 @@ def _dtypes(config: RunConfig, precision: Precision, zero: int | None) -> tuple[
     words += [f"moments of a precision-aware optimizer in {dtype}" for dtype in [dtypes.get("moment_dtype")] if dtype]
     words += ["parameters in 8 bits"] * ("fp8_params" in dtypes)
     return dtypes, (f"{', '.join(words)}: as the recipes of Megatron-Bridge set",)
+
+
+def _graphs_everything(config: RunConfig, precision: Precision, words: str) -> bool:
+    """Returns whether a row that does not say so runs whole steps as CUDA graphs, with HybridEP and overlap.
+
+    Recipes of mixtures in mxfp8 since Megatron-Bridge 0.5 (container 26.06): `cuda_graph_impl="full_iteration"`,
+    `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp` (scripts/performance/configs, release notes of 0.5.1).
+    """
+    release = re.search(r"container (\d+\.\d+)", words)
+    recent = release is not None and config.family.lower() == "megatron-bridge" and release[1] >= _GRAPHS_EVERYTHING
+    return recent and bool(config.experts) and precision == "mxfp8" and "cuda_graph" not in words
+
+
+def _drops_in_graphs(config: RunConfig) -> bool:
+    """Returns whether a row drops tokens, so that all shapes are known, and runs in CUDA graphs.
+
+    Recipes of container 25.09 set `cuda_graphs: true` for GB200 and false for B200 and H100.
+    """
+    return "tokendrop" in config.model.lower() and config.gpu.upper().startswith("GB200")
 
 
 def _dispatcher(config: RunConfig, words: str) -> Dispatcher:
@@ -194,7 +217,9 @@ def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
         return "torch-compile" if config.compiled else "torch-eager", ()
     family = config.family.lower()
     if family in FAMILY_STACKS:
-        return FAMILY_STACKS[family], ()
+        release = re.search(r"container ([0-9][0-9.]*[0-9])", config.notes)
+        version = f"@{release[1]}" if release and family == "megatron-bridge" else ""
+        return FAMILY_STACKS[family] + version, ()
     if family.startswith("simumax"):
         return "megatron-core", ()
     if family.startswith("torchtitan"):

@@ -18,6 +18,7 @@ from foretrace.workload.rules.idle_fields import IDLE
 from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
+from foretrace.workload.stacks import nearest_version
 
 MIN_DROPPED: Final = 0.01
 """Share of a layer's kept activations that a recomputed part must drop to be worth it: fused attention drops the
@@ -128,6 +129,8 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
     """Returns notes on what was chosen for the user and changes the answer."""
     plan, stack = setting.plan, setting.stack
     chosen = [] if plan.stack else [f"software as {stack.title or stack.name}"]
+    if stack.version and "@" not in (plan.stack or ""):
+        chosen.append(f"{stack.name} {stack.version}")
     chosen += [] if plan.seq_len else [f"seq_len {setting.seq_len}, the model's own"]
     if plan.gbs is None:
         chosen.append(f"gbs {setting.gbs}, {setting.microbatches} microbatch{'es' * (setting.microbatches > 1)} a rank")
@@ -143,6 +146,10 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
     if plan.schedule is None and plan.pp > 1:
         chosen.append(f"schedule {setting.schedule}")
     notes = [Diagnostic("note", "assumed", f"not given, taken: {'; '.join(chosen)}")] if chosen else []
+    asked = None if plan.stack is None else nearest_version(plan.stack)
+    if asked is not None:
+        text = f"version {asked} of {stack.name} is not known: taken as {stack.version}"
+        notes.append(Diagnostic("warning", "nearest-version", text))
     notes += [Diagnostic("note", "uneven-stages", uneven)] if uneven else []
     if plan.schedule is not None and plan.pp > 1 and plan.vpp not in (1, setting.chunks_per_stage):
         notes.append(

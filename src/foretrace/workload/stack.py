@@ -77,6 +77,9 @@ class Stack:
     """Whether recompute stops at the last tensor that the backward needs (non-reentrant checkpoints)."""
     separate_experts: bool = False
     """Whether each expert's product, and the quantization of its rows, is a launch of its own, in a loop in C++."""
+    fuses_experts: bool = False
+    """Block-scaled products of experts: whether all are one kernel, which also adds biases, activates and quantizes its
+    result (CuTe-DSL), and needs no number of rows from the host."""
     swizzles_scales: Literal["operands", "weights"] = "weights"
     """Block-scaled products: whose scales a kernel puts in the order of tensor cores before the product. From
     Transformer Engine 2.12 on, quantization writes those of activations and gradients in that order."""
@@ -122,8 +125,15 @@ class Stack:
     """Whether its launcher lets the segments of PyTorch's allocator grow."""
     launch_source: str = ""
     """Whose the time of a launch is; "": this stack's."""
+    version: str = ""
+    """The release that these facts are of, where several are known: a container, a release or a month."""
     sources: tuple[str, ...] = ()
     """Where these facts come from; what is guessed is said so."""
+
+    @property
+    def label(self) -> str:
+        """The name with the version, as a plan gives it."""
+        return f"{self.name}@{self.version}" if self.version else self.name
 
     @property
     def runs_transformer_engine(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -77,6 +78,7 @@ TORCH_COMPILE: Final = replace(
 MEGATRON_CORE: Final = Stack(
     name="megatron-core",
     title="Megatron-core with Transformer Engine",
+    version="0.16",
     attention="cudnn",
     norm="engine",
     pointwise="fused",
@@ -137,6 +139,7 @@ MEGATRON_CORE: Final = Stack(
 MEGATRON_2021: Final = replace(
     MEGATRON_CORE,
     name="megatron-2021",
+    version="",
     title="Megatron-LM of 2021-22, fp16, no fused attention",
     attention="unfused",
     norm="fused",
@@ -172,6 +175,7 @@ FSDP: Final = replace(
     TORCH_EAGER,
     name="fsdp",
     title="FSDP2 as in torchtitan, eager",
+    version="2024-10",
     attention="flash2",
     norm="eager",
     parameter_dtype="fp32",
@@ -204,6 +208,7 @@ FSDP_COMPILE: Final = replace(
     FSDP,
     name="fsdp-compile",
     title="FSDP2 as in torchtitan, each block compiled",
+    version="2024-10",
     norm="compiled",
     pointwise="compiled",
     rope="compiled",
@@ -244,19 +249,120 @@ LLM_FOUNDRY: Final = replace(
     ),
 )
 
+MEGATRON_CORE_015: Final = replace(
+    MEGATRON_CORE,
+    version="0.15",
+    copies_kv_heads=False,
+    swizzles_scales="operands",
+    sources=(*MEGATRON_CORE.sources, "Transformer Engine 2.9: operands' scales are rearranged before every product"),
+)
+
+MEGATRON_BRIDGE: Final = replace(
+    MEGATRON_CORE,
+    name="megatron-bridge",
+    title="Megatron-Bridge's performance recipes",
+    gradient_dtype="bf16",
+    hybridep_sms=32,
+    version="26.04",
+    sources=(
+        *MEGATRON_CORE.sources,
+        "gradients, SMs of HybridEP: scripts/performance of NVIDIA-NeMo/Megatron-Bridge (grad_reduce_in_fp32,"
+        " moe_hybridep_num_sms)",
+        "versions: container 25.11 has Bridge 0.2.0 and Transformer Engine 2.9, 26.02 0.3 and 2.12, 26.04 0.4 and 2.14",
+    ),
+)
+
+MEGATRON_BRIDGE_2606: Final = replace(
+    MEGATRON_BRIDGE,
+    version="26.06",
+    fuses_experts=True,
+    sources=(*MEGATRON_BRIDGE.sources, "experts: release notes of Bridge 0.5.1, CuTeDSL fused grouped GEMM"),
+)
+
+FSDP_2025: Final = replace(
+    FSDP,
+    version="2025-10",
+    norm="fused",
+    sources=(*FSDP.sources, "norm: torch.nn.RMSNorm, one kernel from PyTorch 2.9 on"),
+)
+
+FSDP_COMPILE_2025: Final = replace(
+    FSDP_COMPILE,
+    version="2025-10",
+    loss="compiled",
+    sources=(
+        *(source for source in FSDP_COMPILE.sources if not source.startswith("loss:")),
+        "loss: compiled, torchtitan/components/loss.py (`components` of its compile settings)",
+    ),
+)
+
+VERSIONS: Final[dict[str, tuple[Stack, ...]]] = {
+    "megatron-core": (MEGATRON_CORE_015, MEGATRON_CORE),
+    "megatron-bridge": (
+        replace(MEGATRON_BRIDGE, version="25.11", copies_kv_heads=False, swizzles_scales="operands"),
+        replace(MEGATRON_BRIDGE, version="26.02"),
+        MEGATRON_BRIDGE,
+        MEGATRON_BRIDGE_2606,
+        replace(MEGATRON_BRIDGE_2606, version="26.08"),
+    ),
+    "fsdp": (FSDP, FSDP_2025),
+    "fsdp-compile": (FSDP_COMPILE, FSDP_COMPILE_2025),
+}
+"""The known versions of stacks, oldest first."""
+
 STACKS: Final[dict[str, Stack]] = {
     entry.name: entry
-    for entry in (MEGATRON_CORE, MEGATRON_2021, FSDP, FSDP_COMPILE, LLM_FOUNDRY, TORCH_EAGER, TORCH_COMPILE)
+    for entry in (
+        MEGATRON_CORE,
+        MEGATRON_BRIDGE,
+        MEGATRON_2021,
+        FSDP,
+        FSDP_COMPILE,
+        LLM_FOUNDRY,
+        TORCH_EAGER,
+        TORCH_COMPILE,
+    )
 }
+"""Stacks by name, each in the version that is taken where none is asked for."""
 
 
 def stack(name: str, *, where: str | None = None) -> Stack:
-    """The stack that is called so, whatever the case and separators; an error names `where`."""
-    plain = name.strip().lower().replace("_", "-").replace(" ", "-")
+    """Returns the stack of a name such as `fsdp` or `megatron-bridge@26.04`, whatever the case and separators.
+
+    Of a version that is not known, the newest one before it is taken, or the oldest; `nearest_version` tells.
+
+    Raises:
+        InputError: The name is not known, or its version is not one; it names `where`.
+    """
+    plain, at, asked = name.strip().lower().partition("@")
+    plain = plain.strip().replace("_", "-").replace(" ", "-")
     entry = STACKS.get(plain)
     if entry is None:
         hint = f"known: {', '.join(STACKS)}"
         raise InputError(
             "unknown-name", f'stack "{name}" is not known{did_you_mean(plain, STACKS)}', where=where, hint=hint
         )
-    return entry
+    if not at:
+        return entry
+    versions = VERSIONS.get(plain, ())
+    if not versions:
+        problem = f"versions of {plain} are not told apart"
+        raise InputError("unknown-name", problem, where=where, hint=f"leave out @{asked.strip()}")
+    number = _number_of(asked)
+    if number is None:
+        known = ", ".join(f"@{version.version}" for version in versions)
+        raise InputError("bad-value", f'"{asked}" is not a version', where=where, hint=f"known: {known}")
+    before = [version for version in versions if (_number_of(version.version) or ()) <= number]
+    return before[-1] if before else versions[0]
+
+
+def nearest_version(name: str) -> str | None:
+    """Returns the version that a stack's name asks for, where the one that is taken is another; else None."""
+    asked = name.partition("@")[2].strip()
+    return asked if asked and _number_of(asked) != _number_of(stack(name).version) else None
+
+
+def _number_of(version: str) -> tuple[int, ...] | None:
+    """Returns the parts of a version such as 26.04.01 or 2024-10; None where it is none."""
+    parts = re.fullmatch(r"v?([0-9]{1,4})(?:[.-]([0-9]{1,4}))?(?:[.-]([0-9]{1,4}))?", version.strip(), re.ASCII)
+    return None if parts is None else tuple(int(part) for part in parts.groups() if part)

@@ -28,7 +28,7 @@ from foretrace.simulation.relief import MODULE_SETS
 from foretrace.workload.layers import dropped_share
 from foretrace.workload.nearest_plans import divisors
 from foretrace.workload.plan import Plan
-from foretrace.workload.rules.launchers import Launcher, launcher_of
+from foretrace.workload.rules.launchers import Launcher, launcher_of, runs_megatron
 from foretrace.workload.rules.sizes import ModelSizes
 from foretrace.workload.settle import MIN_DROPPED, settle
 from foretrace.workload.stack import Stack
@@ -145,7 +145,7 @@ class DefaultAxes:
         """Searches both under tp, unless the launcher asks for sequence parallelism there."""
         if outer["tp"] == 1:
             return not value
-        always = self._launcher.splits_sequences or (self._stack.name == "megatron-core" and self._facts.experts)
+        always = self._launcher.splits_sequences or (runs_megatron(self._stack) and self._facts.experts)
         return value or not always
 
     def chunks(self, stages: int) -> tuple[int, ...]:

@@ -484,7 +484,7 @@ def _lack_of_tp_overlap(setting: Setting) -> str | None:
 MEGATRON_LM: Final = LaunchFormat(
     name="megatron-lm",
     title="Megatron-LM",
-    stacks=("megatron-core",),
+    stacks=("megatron-core", "megatron-bridge"),
     reads_as="megatron-core",
     rules=(
         Rule(("gpus",), lambda _: {}, read_gpus),  # torchrun's, which the launcher writes
@@ -521,7 +521,7 @@ MEGATRON_LM: Final = LaunchFormat(
             _lack_of_precision,
             _write_precision,  # of products in TF32: parameters in fp32
         ),
-        stack_rule("megatron-core", {"megatron-core": "Megatron-core with Transformer Engine"}),
+        stack_rule("megatron-core", dict.fromkeys(("megatron-core", "megatron-bridge"), "Megatron-core")),
         Rule(("zero", "shard"), _write_zero, _read_zero),
         Rule(
             ("grad_dtype", "master_dtype", "moment_dtype", "fp8_params"), _write_dtypes, _read_dtypes, _lack_of_dtypes

@@ -285,7 +285,7 @@ def stack_rule(name: str, stacks: Mapping[str, str]) -> Rule:
         ("stack",),
         lambda _: {},
         lambda _: {"stack": name},
-        lambda setting: None if setting.stack.name in stacks else f"what runs is {' or '.join(stacks.values())}",
+        lambda setting: None if setting.stack.name in stacks else f"what runs is {' or '.join(dict.fromkeys(stacks.values()))}",
     )
 
 

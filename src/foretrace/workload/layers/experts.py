@@ -42,6 +42,8 @@ class Routed:
     """How many launches one kernel for all of them takes."""
     way: str | None = None
     """How tokens go there, where not by NCCL's all-to-all."""
+    fused: bool = False
+    """Whether products of experts add biases, activate and quantize their results themselves."""
 
 
 def routed(shape: Shape, moe: Experts) -> Routed:
@@ -54,8 +56,14 @@ def routed(shape: Shape, moe: Experts) -> Routed:
         sent, way = math.ceil(shape.rows * dispatch.given(shape.ep)), dispatch_text(dispatch)
     received = math.ceil(copies * shape.routing) * shape.etp
     groups = max(moe.count // shape.ep, 1)
-    launched = groups if shape.stack.separate_experts else 1
-    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), launched, way)
+    fused = fuses_experts(shape)
+    launched = groups if shape.stack.separate_experts and not fused else 1
+    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), launched, way, fused)
+
+
+def fuses_experts(shape: Shape) -> bool:
+    """Returns whether one kernel multiplies, activates and quantizes for all experts."""
+    return shape.stack.fuses_experts and shape.precision in ("mxfp8", "nvfp4")
 
 
 def mixture(shape: Shape, moe: Experts) -> list[Piece]:
@@ -75,10 +83,13 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
         source="experts up out",
         weighted=True,
     )
-    if shape.stack.clamps_eagerly and moe.expert.clamp:
+    eager = shape.stack.clamps_eagerly and not there.fused
+    if there.fused:
+        act = replace(act, forward=(), backward=())
+    if eager and moe.expert.clamp:
         act = _clamped(shape, there, act)
     behind = [_combine(shape, there), residual(shape, "mlp residual")]
-    if shape.stack.clamps_eagerly and moe.expert.bias:
+    if eager and moe.expert.bias:
         behind = [_bias(shape, there), *behind]
     return [
         *in_graph(before, "router"),
@@ -110,8 +121,11 @@ def _preprocess(shape: Shape, moe: Experts) -> list[Piece]:
 
 
 def _syncs(shape: Shape) -> bool:
-    """Returns whether the host waits for the counts; low_latency writes at places that no count decides."""
-    return shape.syncs and shape.dispatcher != "low_latency"
+    """Returns whether the host waits for the counts.
+
+    low_latency writes at places that no count decides; fused products read the counts on the GPU.
+    """
+    return shape.syncs and shape.dispatcher != "low_latency" and not fuses_experts(shape)
 
 
 def _clamped(shape: Shape, there: Routed, act: Piece) -> Piece:
@@ -228,7 +242,7 @@ def _padding(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
 
     HybridEP and DeepEP pad on the way (`pad_multiple`).
     """
-    if not (shape.quantized and shape.stack.pads_rows) or _fused(shape):
+    if not (shape.quantized and shape.stack.pads_rows) or _fused(shape) or there.fused:
         return ()
     moved = there.received * shape.hidden * shape.size
     return (run(name, phase, stream(shape.own("copy"), moved, moved, launches=2)),)
@@ -314,8 +328,10 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
     rows, groups = there.received, there.groups
     forward: list[Item] = []
     backward: list[Item] = []
-    if shape.quantized:
+    # Fused, the product of one way quantizes what the next one reads: up forward, down backward.
+    if shape.quantized and (up or not there.fused):
         forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, rows * k, there.launched)))
+    if shape.quantized and not (up and there.fused):
         backward.append(run(f"{name} quantize", INPUT, *quantize(shape, rows * n, there.launched)))
     weights = groups * n * k
     forward.append(
@@ -377,7 +393,7 @@ def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -
         layout,
         largest=_busiest(m, there),
         out=shape.out,
-        separate=shape.stack.separate_experts,
+        separate=shape.stack.separate_experts and not there.fused,
     )
 
 

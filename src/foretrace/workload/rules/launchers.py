@@ -145,6 +145,7 @@ _PYTORCH: Final = replace(
 
 LAUNCHERS: Final[dict[str, Launcher]] = {
     "megatron-core": _MEGATRON,
+    "megatron-bridge": _MEGATRON,
     "megatron-2021": _MEGATRON_2021,
     "fsdp": _TORCHTITAN,
     # Asynchronous tensor parallelism is a pass of torch.compile (enable_async_tensor_parallel).
@@ -162,8 +163,13 @@ def launcher_of(stack: Stack) -> Launcher:
     return LAUNCHERS.get(stack.name, anything)
 
 
+def runs_megatron(stack: Stack) -> bool:
+    """Returns whether Megatron-core runs the job, as it is today."""
+    return LAUNCHERS.get(stack.name) is _MEGATRON
+
+
 def _is_megatron(sizes: JobSizes) -> Flag:
-    return sizes.of_stack(lambda stack: stack.name == "megatron-core")
+    return sizes.of_stack(runs_megatron)
 
 
 def _chunks_given(sizes: JobSizes) -> Flag:
