@@ -84,6 +84,10 @@ CUDNN_ROWS = {
 """Milliseconds of cuDNN's attention, forward and backward, by shape and tokens: bf16, causal, batch 2, cuDNN 9.22.
 NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results (April 2026, commit 3929da2)."""
 CUDNN_BATCH = 2
+EARLY_CUDNN = "cudnn_2025"
+"""The backend of B200's published rows, whose cuDNN was of 2025: up to 9.10.2, NVIDIA's own reach 1,434 and 1,201 TFLOP/s
+with 32,768 tokens (cudnn-frontend 1.13, benchmark/sdpa_benchmark_training), where 9.18 reaches 1,686 and 1,441 on a
+GB200."""
 HEADER = """
 # Constants of the efficiency model of kernels that measurements give: written by benchmarks/fit_kernels.py; not to be
 # edited. What each list means is said in efficiency.yaml. Comments give the error left over the rows it was fitted on.
@@ -94,8 +98,8 @@ HEADER = """
 #   root) and SMs; the GB300 from the GB200 by cuDNN's long rows of attention on both; the B300 from the GB300 by power.
 #   At most their own tables' rates. Narrower dtypes of Blackwell, of which nobody has published a long run: the H200's
 #   share of fp8, by the same speeds.
-# grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape; those
-#   of GB200 and GB300 (and B300) from cuDNN's own published timings.
+# grouped, attention: Hopper's from our profile (cudnn, flash2); A100's from published rows by shape; Blackwell's from
+#   cuDNN's own published timings on GB200 (B200) and GB300 (B300), and those of a B200 with cuDNN of 2025 (cudnn_2025).
 # streams: from our profile: kernels that a lower clock slows down are bound by instructions, others by memory.
 """
 MIN_LAUNCH_S = 2e-6
@@ -295,7 +299,7 @@ def published(path: Path) -> list[tuple[str, Kernel, float]]:
         elif row["op"] == "group_matmul":
             kernel = _grouped(shape)
         elif row["op"] in ("sdp_fwd", "sdp_bwd"):
-            kernel = _attention(shape, row["op"] == "sdp_bwd")
+            kernel = _attention(shape, row["op"] == "sdp_bwd", EARLY_CUDNN if row["gpu"] == "B200 SXM" else "cudnn")
             flops = 2 * kernel.flops  # the file counts all pairs of a causal mask: values of the A100 exceed the peak
         elif row["op"] == "fp8_gemm":
             kernel = Gemm(int(shape["M"]), int(shape["N"]), int(shape["K"]), "fp8_block")
@@ -307,10 +311,10 @@ def published(path: Path) -> list[tuple[str, Kernel, float]]:
     return rows
 
 
-def _attention(shape: dict[str, str], backward: bool) -> Attention:
+def _attention(shape: dict[str, str], backward: bool, backend: str) -> Attention:
     names = ("batch", "head_num", "kv_head_num", "seq_len", "seq_len", "qk_head_dim", "v_head_dim")
     b, h, kv, q, k, d, v = (int(shape[name]) for name in names)
-    return Attention(b, h, kv, q, k, d, v, q * q // 2, backward, "cudnn")
+    return Attention(b, h, kv, q, k, d, v, q * q // 2, backward, backend)
 
 
 def _grouped(shape: dict[str, str]) -> GroupedGemm:
@@ -430,7 +434,7 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelPr
         families += [f"  {its}:", f"    grouped: {mapping(shares)}"]
         if name == "b200":
             attention = [row for row in mine if isinstance(row[0], Attention)]
-            clocks, tails = {"cudnn": BLACKWELL_ATTENTION}, efficiency(gpu).attention_tail
+            clocks, tails = {EARLY_CUDNN: BLACKWELL_ATTENTION}, efficiency(gpu).attention_tail
             families += ["    attention:", *attention_lines(gpu, attention, clocks, tails, HOT_S)]
     return lines, families
 
@@ -462,12 +466,9 @@ def hot_speeds() -> dict[str, float]:
 def attention_of(name: str) -> list[str]:
     """Returns the lines of a Blackwell module's own attention: its share when hot, and its constants.
 
-    The B300 has the GB300's constants, of the same chip. The B200 keeps those of its own published rows, an older
-    cuDNN's.
+    The B200 has the GB200's constants and the B300 the GB300's, of the same chips; hot, they differ by power.
     """
-    if name == "b200":
-        return [f"    attention_sustained: {mapping(dict.fromkeys(('cudnn', 'flash2'), BLACKWELL_ATTENTION))}"]
-    measured = "gb200" if name == "gb200" else "gb300"
+    measured = name if name in CUDNN_ROWS else f"g{name}"
     gpu, tails = presets.gpu(measured), efficiency(presets.gpu(measured)).attention_tail
     hopper = efficiency(presets.gpu(PROFILE)).attention
     fits: dict[tuple[bool, int], tuple[float, float, float]] = {}
@@ -488,11 +489,11 @@ def attention_of(name: str) -> list[str]:
             for row in (row for tokens, row in rows.items() if tokens >= HOT_TOKENS):
                 alone = modelled_attention(gpu, [row], np.ones(1), tails, fits[backward, head][:2])
                 heat, weight = heat + float(alone[0]), weight + row[1]
-    heat = min(1.0, heat / weight)
-    if name != measured:
-        its = presets.gpu(name)
-        heat = min(1.0, heat * power_clock(its.power_w, its.compute_units, gpu.power_w, gpu.compute_units))
-    lines = [f"    attention_sustained: {mapping({'cudnn': heat, 'flash2': heat})}", "    attention:", "      cudnn:"]
+    its, base = presets.gpu(name), presets.gpu("b200")
+    heat = heat / weight * power_clock(its.power_w, its.compute_units, gpu.power_w, gpu.compute_units)
+    early = BLACKWELL_ATTENTION * power_clock(its.power_w, its.compute_units, base.power_w, base.compute_units)
+    shares = {"cudnn": min(1.0, heat), EARLY_CUDNN: min(1.0, early), "flash2": min(1.0, heat)}
+    lines = [f"    attention_sustained: {mapping(shares)}", "    attention:", "      cudnn:"]
     for backward in (False, True):
         lines.append(f"        {'backward' if backward else 'forward'}:")
         for (way, head), (share, keys, error) in sorted(fits.items()):

@@ -94,7 +94,7 @@ class GroupedGemm:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Fused attention of `batch` sequences: `pairs` is how many (query, key) pairs each head of one sequence attends to
-    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn. `window` is how many
+    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn (9.13 and later) or cudnn_2025. `window` is how many
     keys a query sees at most (0: all before it)."""
 
     batch: int
@@ -133,7 +133,7 @@ class Attention:
         gradients, and converts that gradient last; cuDNN adds up gradients of keys that queries share in one more."""
         if not self.backward:
             return 1
-        return 5 if self.backend == "cudnn" and self.kv_heads < self.heads else 4
+        return 5 if self.backend.startswith("cudnn") and self.kv_heads < self.heads else 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,8 +220,8 @@ def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
         release = re.search(r"container ([0-9][0-9.]*[0-9])", config.notes)
         version = f"@{release[1]}" if release and family == "megatron-bridge" else ""
         return FAMILY_STACKS[family] + version, ()
-    if family.startswith("simumax"):
-        return "megatron-core", ()
+    if family.startswith("simumax"):  # whose own kernels of the B200 are those of cuDNN of 2025
+        return "megatron-core@0.14", ()
     if family.startswith("torchtitan"):
         return ("fsdp-compile" if "compile" in config.notes.lower() else "fsdp"), ()
     if "fsdp" in config.sharding.lower() and zero == 3 and "megatron" not in config.notes.lower():

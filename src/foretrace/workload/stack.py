@@ -17,8 +17,8 @@ class Stack:
 
     name: str
     title: str
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn"]
-    """unfused: products, scale-mask-softmax and dropout as kernels of their own."""
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn_2025", "cudnn"]
+    """unfused: products, scale-mask-softmax and dropout as kernels of their own; cudnn_2025: cuDNN up to 9.12."""
     norm: Literal["fused", "engine", "eager", "compiled"]
     """fused: one kernel each way; engine: the same of Transformer Engine or cuDNN, which are faster backward; eager: as
     many as PyTorch's own operators; compiled: fused with its neighbours."""
@@ -138,7 +138,7 @@ class Stack:
     @property
     def runs_transformer_engine(self) -> bool:
         """Whether products are Transformer Engine's: PyTorch's own do not add to accumulated gradients."""
-        return self.fused_gradient_accumulation and self.attention == "cudnn"
+        return self.fused_gradient_accumulation and self.attention.startswith("cudnn")
 
     def splits_parameters(self, zero: int) -> bool:
         """Returns whether data-parallel ranks hold only a part of parameters between steps, at a ZeRO stage."""

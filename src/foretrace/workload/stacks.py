@@ -257,6 +257,13 @@ MEGATRON_CORE_015: Final = replace(
     sources=(*MEGATRON_CORE.sources, "Transformer Engine 2.9: operands' scales are rearranged before every product"),
 )
 
+MEGATRON_CORE_014: Final = replace(
+    MEGATRON_CORE_015,
+    version="0.14",
+    attention="cudnn_2025",
+    sources=(*MEGATRON_CORE_015.sources, "attention: cuDNN up to 9.12, as in containers of mid-2025"),
+)
+
 MEGATRON_BRIDGE: Final = replace(
     MEGATRON_CORE,
     name="megatron-bridge",
@@ -297,7 +304,7 @@ FSDP_COMPILE_2025: Final = replace(
 )
 
 VERSIONS: Final[dict[str, tuple[Stack, ...]]] = {
-    "megatron-core": (MEGATRON_CORE_015, MEGATRON_CORE),
+    "megatron-core": (MEGATRON_CORE_014, MEGATRON_CORE_015, MEGATRON_CORE),
     "megatron-bridge": (
         replace(MEGATRON_BRIDGE, version="25.11", copies_kv_heads=False, swizzles_scales="operands"),
         replace(MEGATRON_BRIDGE, version="26.02"),

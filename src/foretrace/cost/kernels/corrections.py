@@ -128,7 +128,7 @@ def family(kernel: Kernel) -> Family:
     if isinstance(kernel, GroupedGemm):
         return ("grouped_gemm", kernel.dtype, kernel.layout, kernel.separate)
     if isinstance(kernel, Attention):
-        return ("attention", kernel.dtype, kernel.backend, kernel.backward)
+        return ("attention", kernel.dtype, kernel.backend.removesuffix("_2025"), kernel.backward)
     if isinstance(kernel, Copy):
         return ("copy", kernel.to)
     return ("stream", stream_kind(kernel))
