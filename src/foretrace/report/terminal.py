@@ -362,6 +362,9 @@ def _footer(simulation: Answer) -> list[list[Span]]:
     band = "" if unsure or not sources else "; they carry no band"
     base = " (of all op time)" if several else ""
     lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + base + band, "")]]
+    if simulation.band_parts:
+        reasons = [f"{part.name}{_limits(part.low, part.high)}" for part in simulation.band_parts]
+        lines.append([("  band     " + " · ".join(reasons), "")])
     path = simulation.critical_path
     if path.parts_s:
         total = path.length_s or 1.0

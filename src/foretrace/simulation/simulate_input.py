@@ -190,7 +190,9 @@ class _Question:
             raise misfit(answer, find_relief(setting, self.machine, self.scenario))
         if memory.warning is not None:
             answer = replace(answer, diagnostics=(*answer.diagnostics, memory.warning))
-        return answer
+        from foretrace.simulation.model_error import with_model_error
+
+        return with_model_error(answer, setting)
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
         """Returns a note where a calibration was made of kernels that the plan's stack does not run."""

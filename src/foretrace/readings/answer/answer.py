@@ -96,6 +96,15 @@ class Provenance:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class BandPart:
+    """A reason why a step may take longer or shorter than predicted, and the ends of its own band as factors."""
+
+    name: str
+    low: float
+    high: float
+
+
 @checked_methods
 @dataclass(
     frozen=True, repr=False, eq=False
@@ -147,6 +156,9 @@ class Answer:
     """How the job was built otherwise than it was recorded, in words."""
     model: ModelFigures | None = None
     """Figures of a model's step beyond its timeline; None for inputs that are not a model."""
+    band_parts: tuple[BandPart, ...] = ()
+    """What makes the band of a model's step, the largest part first; their squares add up. Empty for other inputs,
+    whose bands are those of their prices."""
 
     @cached_property
     def breakdown(self) -> Breakdown:

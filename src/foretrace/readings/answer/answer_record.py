@@ -81,6 +81,14 @@ class ProvenanceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class BandPartRecord:
+    """A reason for the band of a model's step, and the ends of its own band as factors."""
+
+    name: str
+    band: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationRecord:
     """The keys that every answer has."""
 
@@ -97,6 +105,7 @@ class SimulationRecord:
     step_time_unprofiled_s: float | None
     step_time_unprofiled_band_s: tuple[float, float] | None
     step_time_band_s: tuple[float, float] | None
+    band_parts: tuple[BandPartRecord, ...]
     step_time_is: str
     until_optimizer_s: float | None
     steps_run: int
@@ -214,6 +223,7 @@ def _simulation(answer: Answer) -> SimulationRecord:
         step_time_unprofiled_s=answer.step_time_unprofiled_s,
         step_time_unprofiled_band_s=answer.step_time_unprofiled_band_s,
         step_time_band_s=answer.step_time_band_s,
+        band_parts=tuple(BandPartRecord(part.name, (part.low, part.high)) for part in answer.band_parts),
         step_time_is="steady period" if answer.repeats else "makespan of one step",
         until_optimizer_s=answer.until_optimizer_s,
         steps_run=answer.steps_run,
