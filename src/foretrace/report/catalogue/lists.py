@@ -30,7 +30,7 @@ from foretrace.schedules.registry import names as schedule_names
 from foretrace.schedules.registry import schedule_facts
 from foretrace.workload.plan import WORD_LISTS, WORDS, Plan
 from foretrace.workload.stack import Stack
-from foretrace.workload.stacks import STACKS
+from foretrace.workload.stacks import STACKS, VERSIONS
 
 if TYPE_CHECKING:
     from foretrace.report.terminal import Span
@@ -113,6 +113,8 @@ def _stacks() -> list[ListRow]:
 def _stack_details(stack: Stack) -> dict[str, Detail]:
     """Returns a stack's kernels, what it keeps in which dtype, and its habits where a plan leaves them open."""
     return {
+        "version": stack.version or None,
+        "versions": tuple(known.version for known in VERSIONS.get(stack.name, ())),
         "attention": stack.attention,
         "norm": stack.norm,
         "pointwise": stack.pointwise,
@@ -216,7 +218,9 @@ def _stack_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
     kept = " ".join(str(details[f"{what}_dtype"]) for what in ("parameter", "gradient", "optimizer_state"))
     hidden = [word for word, name in (("grads", "grad_overlap"), ("params", "param_overlap")) if details[name]]
     overlaps = "both" if len(hidden) == 2 else "".join(hidden) or "none"
-    return str(details["attention"]), str(details["pointwise"]), kept, str(details["zero"]), overlaps
+    versions = details["versions"]
+    known = " ".join(map(str, versions)) if isinstance(versions, tuple) and versions else "-"
+    return known, str(details["attention"]), str(details["pointwise"]), kept, str(details["zero"]), overlaps
 
 
 def _schedule_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
@@ -260,7 +264,7 @@ class _List:
 _LISTS: Final = {
     "stacks": _List(
         _stacks,
-        ("stack", "attention", "pointwise", "keeps", "ZeRO", "overlaps", "title"),
+        ("stack", "versions", "attention", "pointwise", "keeps", "ZeRO", "overlaps", "title"),
         _stack_cells,
         (
             "keeps: dtypes of weights, gradients and optimizer state; overlaps: what runs next to computation",
