@@ -87,6 +87,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
         dispatcher=_dispatcher(config, words),
+        routing=1.0,  # published benchmarks force balance, as NVIDIA's recipes do: moe_router_force_load_balancing
     )
     # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)
     about_overlap = ("asynchronous tensor parallelism is not modelled: left out",) if "async tp" in words else ()
