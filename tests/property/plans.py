@@ -149,7 +149,7 @@ def any_plans(draw: st.DrawFn) -> PlannedModel:
         offload_optimizer=draw(st.booleans()),
         offload_layers=draw(st.sampled_from((0, 0, 1, 99))),
         documents=draw(st.sampled_from((None, None, None, (512, 512), (1000, 24)))),
-        routing=draw(st.sampled_from((1.0, 1.5, (1.0, 2.0, 1.0, 1.0)))),
+        routing=draw(st.sampled_from((None, 1.0, 1.5, (1.0, 2.0, 1.0, 1.0)))),
         stack=draw(st.sampled_from((None, *STACKS))),
         dispatcher=draw(st.sampled_from(WORDS["dispatcher"])),
     )

@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "cp_comm": ("p2p", "all_gather", "a2a"),
     "dispatcher": ("alltoall", "deepep", "hybridep"),
     "moe_overlap": (False, True),
+    "routing": (None, 1.0, 1.5),
     "tp_overlap": (False, True),
     "schedule": (None, "1f1b", "interleaved-1f1b", "zb-h1", "gpipe"),
     "pp_overlap": (False, True),

@@ -62,7 +62,7 @@ def choices(layers: int) -> dict[str, tuple[Any, ...]]:
         "offload_layers": (0, 2, 200),
         "offload_modules": ((), ("core_attn",), ("attn_proj",), ("core_attn", "moe_act")),
         "documents": (None, (4096, 4096), (1024, 1024), (100,)),
-        "routing": (1.0, (1.5,) * layers, (1.0, 2.0)),
+        "routing": (None, 1.0, (1.5,) * layers, (1.0, 2.0), 99.0),
         "stack": (None, *STACKS),
         **dict.fromkeys(("tp_overlap", "moe_overlap", "pp_overlap"), (False, True)),
         **dict.fromkeys(("grad_overlap", "param_overlap"), (None, False, True)),

@@ -74,7 +74,7 @@ def plans(draw: st.DrawFn, layers: int) -> Plan:
             shard=st.none() | st.sampled_from((1, 2, 3, 8)),
             recompute=st.sampled_from(("none", "full")),
             recompute_layers=st.sampled_from((None, None, 1, 200)),
-            routing=st.sampled_from((1.0, 1.5, (1.0, 1.5), (1.25,) * layers)),
+            routing=st.sampled_from((None, 1.0, 1.5, 99.0, (1.0, 1.5), (1.25,) * layers)),
             stack=st.sampled_from((None, "megatron-core", "megatron-2021", "fsdp", "llm-foundry")),
         )
     )

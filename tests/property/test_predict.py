@@ -75,7 +75,7 @@ def odd_jobs(draw: st.DrawFn) -> tuple[Model, Plan]:
         offload_layers=draw(st.sampled_from((0, 0, 1))),
         reshard=draw(st.booleans()),
         prefetch=draw(st.integers(0, 3)),
-        routing=draw(st.sampled_from((1.0, 1.5))),
+        routing=draw(st.sampled_from((None, 1.0, 1.5))),
     )
 
 

@@ -89,8 +89,8 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "documents": OptionText("--documents", "4096,4096", "Packed sequences: tokens of each document."),
     "routing": OptionText(
         "--routing",
-        "balanced|1.5x|FILE",
-        "How uneven tokens go to experts: busiest over mean; of a model also a number for each layer.",
+        "1.3x|balanced|FILE",
+        "How uneven tokens go to experts: busiest rank over mean; of a model also a file, a line a layer.",
     ),
     "dispatcher": OptionText(
         "--dispatcher",

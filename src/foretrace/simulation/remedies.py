@@ -228,6 +228,9 @@ def _of_model(setting: Setting, machine: Machine, before: Answer) -> Iterator[_C
             yield _Change("recompute", {"recompute_modules": ",".join(rest)})
     if plan.dispatcher == "alltoall":
         yield _Change("ep exposed", {"dispatcher": "hybridep" if plan.ep > 8 else "deepep"})
+    if setting.routing_of() > 1:
+        why = f"the busiest expert rank receives {setting.routing_of():.3g} times the mean"
+        yield _Change("compute", {"routing": "1x"}, why=why)
     if plan.cuda_graphs == "none":
         yield _Change("host", {"cuda_graphs": "full"})
     if plan.precision in ("bf16", "fp16"):

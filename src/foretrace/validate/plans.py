@@ -90,6 +90,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
         dispatcher="hybridep" if recent else _dispatcher(config, words),
+        routing=1.0,  # published benchmarks force balance, as NVIDIA's recipes do: moe_router_force_load_balancing
     )
     about_recent = ("graphs of the whole step, HybridEP, overlapped all-to-alls: as its recipes set",) if recent else ()
     # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)

@@ -47,7 +47,7 @@ def check_plan(plan: Plan) -> Plan:
     if plan.zero is not None and (isinstance(plan.zero, bool) or plan.zero not in (0, 1, 2, 3)):
         raise InputError("bad-value", f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
     routing = tuple(plan.routing) if isinstance(plan.routing, tuple | list) else plan.routing
-    for factor in routing if isinstance(routing, tuple) else (routing,):
+    for factor in routing if isinstance(routing, tuple) else () if routing is None else (routing,):
         try:
             real_number("" if isinstance(factor, str | bytes) else factor, least=1.0, most=MAX_ROUTING)
         except NumberError as error:

@@ -16,6 +16,7 @@ from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.workload.check_plan import MAX_TOKENS
 from foretrace.workload.constraints import broken
 from foretrace.workload.plan import WORD_LISTS, Plan
+from foretrace.workload.routing import max_routing
 from foretrace.workload.rules.constraint import Constraint
 from foretrace.workload.rules.pipeline_rules import end_stages_problem, max_microbatches
 from foretrace.workload.rules.sizes import PlanSizes
@@ -136,6 +137,8 @@ def _option(field: str) -> str:
 def _text(value: object) -> str:
     if value is True:
         return ""
+    if isinstance(value, float):
+        return f"{value:g}x"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -277,6 +280,13 @@ def _offload_modules(sizes: PlanSizes) -> Choices:
     yield (), 0.5
 
 
+def _routing(sizes: PlanSizes) -> Choices:
+    """Returns the most uneven routing that is given, or the most uneven one that there can be, for all layers."""
+    given = sizes.plan.routing_of() or 1.0
+    kinds = sizes.facts.experts if sizes.plan.ep > 1 else ()
+    return ((min((given, *(max_routing(moe, sizes.plan.ep) for moe in kinds))), 0.0),)
+
+
 _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     **{field: _axis(field) for field in ("tp", "cp", "pp", "ep", "etp")},
     "gpus": _gpus,
@@ -299,7 +309,7 @@ _CHOICES: Final[dict[str, Callable[[PlanSizes], Choices]]] = {
     "offload_layers": lambda sizes: (*_all_layers(sizes), (0, 1.0)),
     "offload_modules": _offload_modules,
     "fp8_activation_input": _value(False),
-    "routing": lambda sizes: ((sizes.plan.routing_of(), 0.0),),
+    "routing": _routing,
     "rank_order": _value(DEFAULT_ORDER),
     **dict.fromkeys(("grad_dtype", "master_dtype", "moment_dtype"), _value(None)),
     "fp8_params": _value(False),

@@ -135,16 +135,17 @@ class Plan:
     """Parts of a layer whose inputs go to the host and back, in every layer."""
     documents: tuple[int, ...] | None = None
     """Packed sequences: the tokens of each document of a sequence, over which attention does not reach."""
-    routing: float | tuple[float, ...] = 1.0
-    """How many times the mean the busiest expert rank receives: in all layers, or in each of the model's."""
+    routing: float | tuple[float, ...] | None = None
+    """How many times the mean the busiest expert rank receives: in all layers, or in each of the model's; None: as
+    `assumed_routing` says."""
     stack: str | None = None
     """The software that runs it; None: megatron-core, or fsdp under ZeRO-3."""
     dispatcher: Dispatcher = "alltoall"
     """How tokens go to experts of other ranks and back: by NCCL's all-to-all, in two steps within and between nodes, by
     DeepEP or HybridEP, or by DeepEP's low-latency kernels."""
 
-    def routing_of(self, layer: int | None = None) -> float:
-        """Returns the routing of a layer by number; without a number, that of the most uneven layer."""
+    def routing_of(self, layer: int | None = None) -> float | None:
+        """Returns the routing that is given for a layer by number, or without a number for the most uneven layer."""
         if not isinstance(self.routing, tuple):
             return self.routing
         return max(self.routing) if layer is None else self.routing[layer]

@@ -44,6 +44,8 @@ class Setting:
     """Model chunks of a stage, as the schedule has them."""
     mtp_chunk: int = -1
     """The chunk of the model that holds multi-token prediction after its layers; -1: the last, with the head."""
+    routing: float | tuple[float, ...] = 1.0
+    """Tokens of the busiest expert rank over the mean, in all layers or in each; 1 where one rank has all experts."""
     layout: str = ""
     """The contents of every chunk, as Megatron-core's `pipeline_model_parallel_layout` has it."""
 
@@ -51,6 +53,12 @@ class Setting:
         """Returns the setting with a host that takes `times` as long for a launch as its stack usually does."""
         stack = replace(self.stack, launch_s=self.stack.launch_s * times, launch_source=source)
         return replace(self, stack=stack)
+
+    def routing_of(self, layer: int | None = None) -> float:
+        """Returns the routing of a layer by number; without a number, that of the most uneven layer."""
+        if not isinstance(self.routing, tuple):
+            return self.routing
+        return max(self.routing) if layer is None else self.routing[layer]
 
     @property
     def splits_parameters(self) -> bool:
@@ -87,6 +95,7 @@ def settled_plan(setting: Setting) -> dict[str, Any]:
         "grad_overlap": setting.grad_overlap,
         "param_overlap": setting.param_overlap,
         "schedule": setting.schedule,
+        "routing": setting.routing,
         "layout": setting.layout,
         "grad_dtype": setting.stack.gradient_dtype,
         "master_dtype": setting.stack.master_dtype if setting.stack.master_weights else None,

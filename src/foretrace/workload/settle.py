@@ -14,6 +14,7 @@ from foretrace.workload.layers import dropped_share, offloaded_share, recomputed
 from foretrace.workload.layout import layout_of
 from foretrace.workload.nearest_plans import check_constraints
 from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS, Plan, RecomputeModule
+from foretrace.workload.routing import assumed_routing
 from foretrace.workload.rules.idle_fields import IDLE
 from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
 from foretrace.workload.setting import Setting
@@ -85,10 +86,19 @@ def _setting(sizes: PlanSizes) -> tuple[Setting, str | None]:
         schedule=schedule.name,
         chunks=layout.chunks,
         mtp_chunk=layout.mtp_part,
+        routing=_routing(sizes),
         layout=str(layout),
         chunks_per_stage=schedule.chunks,
     )
     return setting, uneven
+
+
+def _routing(sizes: PlanSizes) -> float | tuple[float, ...]:
+    """Returns how uneven tokens go to expert ranks; one rank that has all experts receives the mean."""
+    if sizes.ep == 1:
+        return 1.0
+    given = sizes.plan.routing
+    return assumed_routing(sizes.facts.experts, sizes.ep) if given is None else given
 
 
 def _with_dtypes(sizes: PlanSizes) -> Stack:
@@ -145,6 +155,8 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
     if plan.schedule is None and plan.pp > 1:
         chosen.append(f"schedule {setting.schedule}")
+    if plan.routing is None and setting.routing_of() > 1:
+        chosen.append(f"--routing {setting.routing_of():g}x, tokens of the busiest expert rank over the mean")
     notes = [Diagnostic("note", "assumed", f"not given, taken: {'; '.join(chosen)}")] if chosen else []
     asked = None if plan.stack is None else nearest_version(plan.stack)
     if asked is not None:
@@ -159,8 +171,8 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         text = f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}"
         notes.append(Diagnostic("note", "vocabulary-padded", text))
     moe = setting.model.has_experts
-    if plan.routing_of() > 1 and moe:
-        most = "up to " * isinstance(plan.routing, tuple) + f"{plan.routing_of():g} times the mean"
+    if setting.routing_of() > 1:
+        most = "up to " * isinstance(setting.routing, tuple) + f"{setting.routing_of():g} times the mean"
         notes.append(Diagnostic("note", "assumed", f"every expert rank is taken to be as busy as the busiest, {most}"))
     if plan.moe_overlap and moe:
         text = "all-to-alls are taken to run next to computation wherever it is long enough (moe overlap)"
@@ -212,12 +224,16 @@ def _idle(setting: Setting, sizes: PlanSizes) -> list[str]:
     """Returns the settings of the plan that have no effect in this job."""
     plan, moe = setting.plan, setting.model.has_experts
     layers = setting.stage_layers
+    stated_routing = plan.routing_of() or 1.0
     fetches = setting.splits_parameters or plan.offload_layers or plan.offload_modules
     checks = [
         (plan.cp_comm != "p2p" and IDLE["cp_comm"](sizes), f"cp_comm {plan.cp_comm} (cp is 1)"),
         (plan.prefetch != 1 and not fetches, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
-        (plan.routing_of() > 1 and not moe, f"routing {plan.routing_of():g} (no experts)"),
+        (
+            stated_routing > 1 and IDLE["routing"](sizes),
+            f"routing {stated_routing:g}x ({'ep is 1' if moe else 'no experts'})",
+        ),
         (plan.dispatcher != "alltoall" and IDLE["dispatcher"](sizes), f"dispatcher {plan.dispatcher} (ep is 1)"),
         (plan.schedule is not None and IDLE["schedule"](sizes), f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and IDLE["sequence_parallel"](sizes), "sequence parallelism (tp is 1)"),

@@ -29,6 +29,7 @@ _MEANINGS: Final = {
     "last_stage_layers": "layers of the last stage",
     "ep": "expert parallelism",
     "etp": "tensor parallelism of experts",
+    "routing": "tokens of the busiest expert rank over the mean: 1 is balanced",
     "rank_order": "how axes number the ranks, fastest first",
     "zero": "what data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 parameters too (FSDP)",
     "recompute": "none, selective or full",

@@ -78,7 +78,7 @@ class TestWords:
     def test_what_has_no_effect_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
         answer = answer_of(capsys, "predict", *JOB, "--routing", "2", "--prefetch", "3", "--cp-comm", "a2a")
         (note,) = (one["message"] for one in answer["diagnostics"] if "without effect" in one["message"])
-        for words in ("routing 2 (no experts)", "prefetch 3 (zero is 1)", "cp_comm a2a (cp is 1)"):
+        for words in ("routing 2x (no experts)", "prefetch 3 (zero is 1)", "cp_comm a2a (cp is 1)"):
             assert words in note
         assert not any("busy" in one["message"] for one in answer["diagnostics"])
 

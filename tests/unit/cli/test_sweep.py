@@ -210,6 +210,23 @@ class TestModel:
         result = answer(capsys, *plan, "--over", over)
         assert all(point["step_time_s"] > 0 for point in result["points"])
 
+    def test_routing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        plan = (
+            "deepseek-v2-lite",
+            "--cluster",
+            "h200-dgx",
+            "--gpus",
+            "8",
+            "--ep",
+            "8",
+            "--gbs",
+            "8",
+            "--cuda-graphs",
+            "full",
+        )
+        points = answer(capsys, *plan, "--over", "routing=1x,1.3x")["points"]
+        assert points[0]["step_time_s"] < points[1]["step_time_s"]
+
     def test_a_job_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         job = tmp_path / "job.yaml"
         job.write_text("model: llama3-8b\nplan: {gpus: 8, tp: 2, gbs: 16}\ncluster: h100-dgx\n", encoding="utf-8")

@@ -35,7 +35,7 @@ KERNELS = kernel_pricer(CLUSTER.gpu)
 
 GPT = Plan(gpus=128, tp=8, gbs=128, seq_len=2048)
 LLAMA = Plan(gpus=1024, tp=8, pp=16, gbs=128, seq_len=4096)
-MIXTRAL = Plan(gpus=128, tp=2, etp=2, ep=8, pp=4, gbs=64, seq_len=4096)
+MIXTRAL = Plan(gpus=128, tp=2, etp=2, ep=8, pp=4, gbs=64, seq_len=4096, routing=1.0)
 
 
 def generated(name: str, plan: Plan, **how: bool) -> Generated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -109,3 +110,15 @@ def test_changes_are_tried_on_the_machine_of_the_scenario() -> None:
 def test_nothing_is_tried_unless_asked() -> None:
     job = foretrace.model("llama3-8b", Plan(gpus=8, gbs=8))
     assert foretrace.simulate(job, H100, explain=False, even_if_oom=True).remedies is None
+
+
+def test_balanced_experts_are_tried_where_routing_is_uneven() -> None:
+    plan = Plan(gpus=8, ep=8, mbs=2, gbs=16, cuda_graphs="full")
+    job, answer = tried(plan, "deepseek-v2-lite")
+    balanced = next(remedy for remedy in answer.remedies or () if remedy.option == "--routing 1x")
+    assert balanced.after_s < balanced.before_s
+    assert balanced.memory_bytes is not None
+    assert balanced.memory_bytes < 0
+    assert with_option(job, balanced.option) == balanced.after_s
+    for even in (replace(plan, routing=1.0), replace(plan, ep=1)):
+        assert "--routing 1x" not in {remedy.option for remedy in tried(even, "deepseek-v2-lite")[1].remedies or ()}

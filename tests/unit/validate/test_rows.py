@@ -236,6 +236,9 @@ class TestPlan:
             job_of(row(mbs=None))
         assert caught.value.code == "missing-field"
 
+    def test_published_runs_are_balanced(self) -> None:
+        assert job_of(row()).plan.routing == 1.0
+
     def test_words_about_overlap(self) -> None:
         graphs = "cuda_graph_impl=transformer_engine; cuda_graph_scope=['moe_router']"
         assert job_of(row(overlap=graphs)).plan.cuda_graphs == "partial"

@@ -435,6 +435,10 @@ class _Search:
         for reason in (reason for reason, applies in reasons.items() if applies):
             text = f"bounds {reason}, so that more plans than usual are simulated"
             notes.append(Diagnostic("note", "loose-bound", text))
+        request = self.request
+        if self.model.has_experts and request.plan.routing is None and "routing" not in request.axes:
+            text = "not given, taken: --routing by the experts of a rank, as predict does; --routing 1x is balanced"
+            notes.append(Diagnostic("note", "assumed", text))
         if prover is not None and prover.proof.refuted:
             count = len(prover.proof.refuted)
             plans = "1 plan that might have fitted does" if count == 1 else f"{count:,} plans that might have fitted do"

@@ -55,6 +55,7 @@ _PLAN_KEYS: Final[dict[str, _Key]] = {
         *("fine-grained-activation-offloading", "offload-modules", "cuda-graph-impl", "cuda-graph-scope"),
         "moe-token-dispatcher-type",
     ),
+    "moe-router-force-load-balancing": _Key(("model.moe_router_force_load_balancing",), off=None),
     "moe-flex-dispatcher-backend": _Key(("model.moe_flex_dispatcher_backend",), off=None),
     "cpu-offloading-num-layers": _Key(("model.cpu_offloading_num_layers",), off="0"),
     "num-virtual-stages-per-pipeline-rank": _Key(("model.virtual_pipeline_model_parallel_size",)),

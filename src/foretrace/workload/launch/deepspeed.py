@@ -25,6 +25,7 @@ from foretrace.workload.launch.rules import (
     Reading,
     Rule,
     count_rule,
+    routing_rule,
     stack_rule,
 )
 from foretrace.workload.launch.shell_words import Script, Word
@@ -295,6 +296,7 @@ DEEPSPEED: Final = LaunchFormat(
             lambda setting: "the training script decides" if setting.plan.recompute != "none" else None,
         ),
         stack_rule("torch-eager", {"torch-eager": "PyTorch, eager"}),
+        routing_rule(),
     ),
     fixed={
         "sequence_parallel": False,
@@ -314,7 +316,6 @@ DEEPSPEED: Final = LaunchFormat(
         "offload_modules": (),
         "dispatcher": "alltoall",
         "documents": None,
-        "routing": 1.0,
     },
 )
 """DeepSpeed's configuration and launcher; no stack of ours is it, so that it has to be asked for."""

@@ -24,6 +24,7 @@ from foretrace.workload.launch.rules import (
     Rule,
     count_rule,
     flag_rule,
+    routing_rule,
     stack_rule,
 )
 from foretrace.workload.layout import Layout
@@ -546,6 +547,7 @@ MEGATRON_LM: Final = LaunchFormat(
             _lack_of_param_overlap,
         ),
         Rule(("dispatcher",), _write_dispatcher, _read_dispatcher, _lack_of_dispatcher),
+        routing_rule("moe-router-force-load-balancing"),
         Rule(("cuda_graphs",), _write_cuda_graphs, _read_cuda_graphs),
         flag_rule("tp_overlap", "tp-comm-overlap", _lack_of_tp_overlap),
         flag_rule("moe_overlap", "overlap-moe-expert-parallel-comm"),
@@ -556,6 +558,6 @@ MEGATRON_LM: Final = LaunchFormat(
         ),
         flag_rule("fp8_activation_input", "activation-func-fp8-input-store"),
     ),
-    fixed={"reshard": True, "prefetch": 1, "pp_overlap": False, "documents": None, "routing": 1.0},
+    fixed={"reshard": True, "prefetch": 1, "pp_overlap": False, "documents": None},
 )
 """Megatron-LM's arguments as `pretrain_gpt.py` takes them."""

@@ -192,6 +192,25 @@ def flag_rule(name: str, option: str, lack: Callable[[Setting], str | None] = _n
     )
 
 
+def routing_rule(*options: str) -> Rule:
+    """Returns the rule of how uneven tokens go to experts, which a router decides while it learns.
+
+    A file may force balance, for benchmarks. That is read and never written: the model would learn nothing.
+
+    Args:
+        options: Flags that force balance.
+    """
+
+    def lack(setting: Setting) -> str | None:
+        return None if setting.plan.routing is None else "the router decides that while it learns"
+
+    def read(reading: Reading) -> dict[str, PlanValue]:
+        flags = [reading.flag(option) for option in options]  # all of them, so that none is reported as not used
+        return {"routing": 1.0} if any(flags) else {}
+
+    return Rule(("routing",), _no_options, read, lack)
+
+
 @dataclass(frozen=True, slots=True)
 class Lack:
     """A field of a plan that a format cannot express."""
@@ -335,8 +354,8 @@ _EFFECTS: Final[dict[str, Callable[[Setting], bool]]] = {
     "cp_comm": lambda setting: setting.plan.cp > 1,
     **dict.fromkeys(("vpp", "schedule", *DIVISION), _has_stages),
     "pp_overlap": lambda setting: _has_stages(setting) and setting.schedule in BATCHED,
-    **dict.fromkeys(("ep", "etp", "routing"), lambda setting: setting.model.has_experts),
-    **dict.fromkeys(("dispatcher", "moe_overlap"), _dispatches),
+    **dict.fromkeys(("ep", "etp"), lambda setting: setting.model.has_experts),
+    **dict.fromkeys(("dispatcher", "moe_overlap", "routing"), _dispatches),
     "zero": _replicates,
     **dict.fromkeys(("shard", "reshard"), lambda setting: _replicates(setting) and setting.zero == 3),
     "grad_overlap": lambda setting: _replicates(setting) and not setting.splits_parameters,

@@ -25,6 +25,7 @@ from foretrace.workload.launch.rules import (
     Rule,
     count_rule,
     flag_rule,
+    routing_rule,
     stack_rule,
 )
 from foretrace.workload.plan import FULL_PRECISIONS
@@ -402,6 +403,7 @@ TORCHTITAN: Final = LaunchFormat(
             _read_dispatcher,
             lambda setting: None if setting.plan.dispatcher == "alltoall" else "it is in the code of a configuration",
         ),
+        routing_rule("debug.moe_force_load_balance", "training.debug_moe_force_load_balance"),
         Rule(("grad_overlap",), lambda _: {}, lambda _: {}, _lack_of_grad_overlap),
         Rule(
             ("stack",),
@@ -430,7 +432,6 @@ TORCHTITAN: Final = LaunchFormat(
         "offload_layers": 0,
         "offload_modules": (),
         "documents": None,
-        "routing": 1.0,
     },
 )
 """Options of `torchtitan.train`, on top of a configuration in code."""

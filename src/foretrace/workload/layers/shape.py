@@ -104,7 +104,7 @@ def shape_of(setting: Setting, layer: int | None = None) -> Shape:
         rotates=model.position_kind == "rope",
         dropout=model.dropout,
         documents=plan.documents,
-        routing=plan.routing_of(layer),
+        routing=setting.routing_of(layer),
         dispatcher=plan.dispatcher if plan.ep > 1 else "alltoall",
         tp_overlap=plan.tp_overlap and split,
         syncs=plan.cuda_graphs != "full",

@@ -36,6 +36,7 @@ IDLE: Final[dict[str, Callable[[JobSizes], Flag]]] = {
     "cp_comm": lambda sizes: sizes.cp == 1,
     "dispatcher": lambda sizes: sizes.ep == 1,
     "moe_overlap": lambda sizes: sizes.ep == 1,
+    "routing": lambda sizes: sizes.ep == 1,
     "tp_overlap": lambda sizes: sizes.tp == 1,
     "schedule": lambda sizes: sizes.pp == 1,
     "pp_overlap": lambda sizes: (sizes.pp == 1) | negated(sizes.is_schedule(*BATCHED)),

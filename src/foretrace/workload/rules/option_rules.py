@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from foretrace.models.model import Experts
 from foretrace.workload.plan import FULL_PRECISIONS, NARROW_PRECISIONS
+from foretrace.workload.routing import max_routing
 from foretrace.workload.rules.constraint import Constraint
 from foretrace.workload.rules.sizes import JobSizes, PlanSizes, implies, negated
 
@@ -122,6 +124,20 @@ def _routing(sizes: PlanSizes) -> str | None:
     if not isinstance(routing, tuple) or len(routing) == layers:
         return None
     return f"routing is of {len(routing)} layers, {sizes.model.name} has {layers}"
+
+
+def _routing_of_ranks(sizes: PlanSizes) -> str | None:
+    """The busiest rank receives no more than all tokens, or a copy for each of its experts."""
+    given, ranks = sizes.plan.routing, sizes.plan.ep
+    if given is None or ranks == 1:
+        return None
+    layers = [layer.feed_forward for layer in sizes.model.layers]
+    factors = given if isinstance(given, tuple) else (given,) * len(layers)
+    for factor, moe in zip(factors, layers, strict=False):
+        if isinstance(moe, Experts) and factor > max_routing(moe, ranks):
+            most = f"{max_routing(moe, ranks):g} times the mean"
+            return f"routing is {factor:g}, but the busiest of {ranks} expert ranks receives {most} at most"
+    return None
 
 
 def _layers_of_full_recompute(sizes: JobSizes) -> bool:
@@ -243,6 +259,14 @@ OPTION_CONSTRAINTS: Final = (
         _routing,
         ("routing",),
         "routing is one number for all layers, or one for each; those of layers without experts do not count",
+    ),
+    Constraint.worded(
+        "routing of expert ranks",
+        "bad-plan",
+        ("routing", "ep"),
+        _routing_of_ranks,
+        ("routing", "ep"),
+        "a rank receives no more than all tokens, and a token once for each expert",
     ),
 )
 """Constraints about options, in the order in which they are checked."""

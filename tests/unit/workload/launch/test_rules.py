@@ -17,19 +17,19 @@ from foretrace.workload.stacks import STACKS
 FORMATS = [pytest.param(layout, id=layout.name) for layout, _ in WRITERS.values()]
 PLAN_FIELDS = {field.name for field in fields(Plan)}
 EXPRESSED = {
-    "megatron-lm": PLAN_FIELDS - {"reshard", "prefetch", "pp_overlap", "documents", "routing"},
-    "megatron-bridge": PLAN_FIELDS - {"reshard", "prefetch", "pp_overlap", "documents", "routing"},
+    "megatron-lm": PLAN_FIELDS - {"reshard", "prefetch", "pp_overlap", "documents"},
+    "megatron-bridge": PLAN_FIELDS - {"reshard", "prefetch", "pp_overlap", "documents"},
     "torchtitan": {
         *("gpus", "mbs", "gbs", "seq_len", "tp", "cp", "cp_comm", "pp", "vpp", "ep", "zero", "shard", "reshard"),
         *("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers", "schedule", "stack"),
         *("sequence_parallel", "precision", "recompute", "recompute_layers", "recompute_modules", "tp_overlap"),
-        *("dispatcher", "grad_overlap"),
+        *("dispatcher", "grad_overlap", "routing"),
     },
     "deepspeed": {
         *("gpus", "mbs", "gbs", "seq_len", "tp", "cp", "cp_comm", "pp", "vpp", "schedule", "zero", "shard", "stack"),
         *("stage_layers", "layout", "account_for", "first_stage_layers", "last_stage_layers", "grad_overlap"),
         *("precision", "master_dtype", "moment_dtype", "grad_dtype", "offload_optimizer"),
-        *("recompute", "recompute_layers", "recompute_modules"),
+        *("recompute", "recompute_layers", "recompute_modules", "routing"),
     },
 }
 EXPRESSED["torchtitan-toml"] = EXPRESSED["torchtitan"] | {"etp"}

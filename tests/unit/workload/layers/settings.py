@@ -67,6 +67,7 @@ def setting(
         grad_overlap=False,
         param_overlap=False,
         schedule="1f1b",
+        routing=made.routing or 1.0,
         chunks=(tuple(range(len(model.layers))),),
     )
 
