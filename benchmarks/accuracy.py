@@ -133,12 +133,17 @@ def record(errors: dict[str, dict[str, dict[str, float]]]) -> None:
 
 def write_page(tables: Sequence[Table], begin: str = BEGIN) -> None:
     """Puts the tables where docs/accuracy.md has them: after the line `begin`."""
-    page = PAGE.read_text(encoding="utf-8")
+    written = "\n".join(table.markdown() for table in tables)
+    write_between(PAGE, begin, f"\n{written}\n")
+
+
+def write_between(path: Path, begin: str, text: str) -> None:
+    """Puts a text into a page, between the line `begin` and the next line that ends what a script writes."""
+    page = path.read_text(encoding="utf-8")
     before = page.index(begin) + len(begin)
     after = page.index(END, before)
-    written = "\n".join(table.markdown() for table in tables)
-    PAGE.write_text(f"{page[:before]}\n{written}\n{page[after:]}", encoding="utf-8")
-    print(f"{PAGE.name}: {len(tables)} tables written")
+    path.write_text(f"{page[:before]}{text}{page[after:]}", encoding="utf-8")
+    print(f"{path.name}: written")
 
 
 def _errors(validations: dict[str, Validation]) -> dict[str, dict[str, float]]:

@@ -10,7 +10,8 @@ of it. `--update` writes the tables of docs/accuracy.md that `--markdown` prints
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy import TABLE, TRUTH, WITH, WITHOUT, Cells, Table, percent, signed, write_page
@@ -25,8 +26,10 @@ from foretrace.validate.plan_order import (
     order_by,
     order_of,
     plan_groups,
+    row_groups,
 )
-from foretrace.validate.training_runs import read_training_runs
+from foretrace.validate.results import RowResult
+from foretrace.validate.training_runs import RunConfig, read_training_runs
 from foretrace.validate.validate import validate
 
 BEGIN = "<!-- written by benchmarks/plan_order.py --update -->\n"
@@ -46,6 +49,9 @@ SCOPES: dict[str, tuple[Freedom, ...]] = {
 """What plans of a group may differ in besides their fields, from the strictest on."""
 STRICT, USUAL, WIDEST = "one global batch", "any global batch", "and any release"
 
+ROWS, APART = "rows of one model and GPU", "without pairs of releases"
+"""All rows of one model and kind of GPU, and the same without pairs that differ only in the release of the software."""
+
 Groups = dict[str, tuple[PlanGroup, ...]]
 HEAD = ["groups", "plans", "pairs", "in order", "tau", "regret", "largest regret", "spread"]
 
@@ -56,27 +62,56 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print tables as docs/accuracy.md has them")
     parser.add_argument("--update", action="store_true", help="write the tables of docs/accuracy.md")
     options = parser.parse_args()
-    published, ours = scoped_groups(PUBLISHED), scoped_groups(OURS)
+    runs, our_runs = Predicted.of(PUBLISHED), Predicted.of(OURS)
+    published, ours = runs.scoped_groups(), our_runs.scoped_groups()
     source = WITH if installed() else WITHOUT
+    scopes = [*by_scope(published, ours), *rows_by_grade(runs)]
+    wrong = wrong_pairs(published[WIDEST], runs.row_groups("A", releases=False), ours[USUAL])
     tables = [
-        Table(f"Order of plans, {source}", ["plans of one model on one machine", *HEAD], by_scope(published, ours)),
+        Table(f"Order of plans, {source}", ["plans of one model on one machine", *HEAD], scopes),
         Table(f"Order of plans by source and kind, {source}", ["plans", *HEAD], by_kind(published, ours)),
-        Table("Pairs out of order", ["faster", "slower", "measured", "predicted"], wrong_pairs(published, ours)),
+        Table(f"Order of rows by source and kind, {source}", [ROWS, *HEAD], rows_by_kind(runs)),
+        Table("Pairs out of order", ["faster", "slower", "measured", "predicted"], wrong),
     ]
     print("\n".join(table.markdown() if options.markdown else table.text() for table in tables))
-    for line in aims(published):
+    for line in aims(published, runs):
         print(line)
     if options.update and TABLE.exists() and installed():
         write_page(tables, BEGIN)
 
 
-def scoped_groups(path: Path) -> Groups:
-    """Returns the groups of a file's plans by scope."""
-    runs = read_training_runs(path)
-    machine = Machine(prices=PriceSources(silicon=installed()))
-    rows = validate(runs, machine, bands=False).rows
-    configs = [run.config for run in runs.runs]
-    return {name: plan_groups(configs, rows, free) for name, free in SCOPES.items()}
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The runs of a file with their predictions."""
+
+    configs: list[RunConfig]
+    rows: tuple[RowResult, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> Predicted:
+        """Predicts the runs of a file."""
+        runs = read_training_runs(path)
+        machine = Machine(prices=PriceSources(silicon=installed()))
+        return cls([run.config for run in runs.runs], validate(runs, machine, bands=False).rows)
+
+    @property
+    def grades(self) -> list[str]:
+        """The best grade, and all of them together: `A`, `AB`."""
+        grades = sorted({row.grade for row in self.rows})
+        return ["".join(grades[:count]) for count in sorted({1, len(grades)})]
+
+    def scoped_groups(self) -> Groups:
+        """Returns the groups of plans by scope."""
+        return {name: plan_groups(self.configs, self.rows, free) for name, free in SCOPES.items()}
+
+    def row_groups(self, grades: str, family: str | None = None, *, releases: bool = True) -> tuple[PlanGroup, ...]:
+        """Returns the groups of rows of some grades, and of one family or all of them."""
+        rows = [row for row in self.rows if row.grade in grades and family in (None, row.family)]
+        return row_groups(self.configs, rows, releases=releases)
+
+    def families(self, grades: str) -> list[str]:
+        """Returns the families with rows of some grades, sorted."""
+        return sorted({row.family for row in self.rows if row.grade in grades})
 
 
 def by_scope(published: Groups, ours: Groups) -> list[Cells]:
@@ -96,6 +131,34 @@ def by_kind(published: Groups, ours: Groups) -> list[Cells]:
     return [*lines, *(cells(f"one H200, {STRICT}: {key}", order) for key, order in models.items())]
 
 
+def rows_by_grade(runs: Predicted) -> list[Cells]:
+    """Returns two lines per set of grades: all rows of one model and GPU, and without pairs of releases."""
+    return [
+        cells(f"{ROWS}, {row_scope(grades, releases)}", order_of(runs.row_groups(grades, releases=releases)))
+        for grades in runs.grades
+        for releases in (True, False)
+    ]
+
+
+def rows_by_kind(runs: Predicted) -> list[Cells]:
+    """Returns the lines of `rows_by_grade` by source, where both rows of a pair are of it, and by kind of model."""
+    lines = []
+    for grades in runs.grades:
+        for releases in (True, False):
+            orders = {
+                family: order_of(runs.row_groups(grades, family, releases=releases)) for family in runs.families(grades)
+            }
+            orders |= order_by(runs.row_groups(grades, releases=releases), kind_of)
+            lines += [cells(f"{row_scope(grades, releases)}: {key}", order) for key, order in orders.items()]
+    return lines
+
+
+def row_scope(grades: str, releases: bool) -> str:
+    """Returns what a set of grades is called, and whether pairs of releases count."""
+    name = f"{'grade' if len(grades) == 1 else 'grades'} {' and '.join(grades)}"
+    return name if releases else f"{name}, {APART}"
+
+
 def kind_of(group: PlanGroup) -> str:
     """Returns `experts` or `dense`."""
     return "experts" if group.has_experts else "dense"
@@ -109,21 +172,23 @@ def cells(name: str, order: PlanOrder) -> Cells:
     return [name, *counts, percent(order.right_share), tau, *regrets, percent(order.spread)]
 
 
-def wrong_pairs(published: Groups, ours: Groups) -> list[Cells]:
-    """Returns the pairs out of order: of published runs in the widest scope, of ours in the usual one."""
-    wrong = [*order_of(published[WIDEST]).wrong, *order_of(ours[USUAL]).wrong]
+def wrong_pairs(*groups: Sequence[PlanGroup]) -> list[Cells]:
+    """Returns the pairs out of order, each once."""
+    wrong = {(pair.faster.ids, pair.slower.ids): pair for members in groups for pair in order_of(members).wrong}
     return [
         [", ".join(pair.faster.ids), ", ".join(pair.slower.ids), *map(signed, differences)]
-        for pair in wrong
+        for pair in wrong.values()
         for differences in [(pair.difference, pair.predicted_difference)]
     ]
 
 
-def aims(published: Mapping[str, Sequence[PlanGroup]]) -> list[str]:
+def aims(published: Groups, runs: Predicted) -> list[str]:
     """Returns what is aimed at next to what is measured, and the errors that a search assumes."""
     lines = []
-    for name in (STRICT, USUAL):
-        share = order_of(published[name]).right_share
+    orders = {name: order_of(published[name]) for name in (STRICT, USUAL)}
+    orders |= {f"{ROWS}, {row_scope(grades, True)}": order_of(runs.row_groups(grades)) for grades in runs.grades}
+    for name, order in orders.items():
+        share = order.right_share
         verdict = "" if share is not None and share >= RIGHT_BOUND else ": missed"
         lines.append(
             f"{name}: {percent(share)} of the pairs that differ by {percent(MIN_DIFFERENCE)} or more are in order, at "

@@ -1,15 +1,16 @@
 """Tells whether predictions order the plans of one model on one machine as measurements do.
 
 A common error of all plans of a model on a machine moves no plan before another. The part that differs from plan to
-plan does. Rows are therefore grouped by everything that is not a plan, and plans are compared within a group by the
-GPU time per token, so that steps of different global batches can be compared.
+plan does. `plan_groups` therefore groups rows by everything that is not a plan, and plans are compared within a group
+by the GPU time per token, so that steps of different global batches can be compared. `row_groups` groups rows by the
+model and the kind of GPU alone, and compares each row with each other.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, geometric_mean
@@ -45,8 +46,8 @@ _RELEASE: Final = re.compile(r"\b(?:container|NeMo) (\d[\w.]*)")
 class MeasuredPlan:
     """A plan that was run: the rows that measured it, and its GPU time per token in seconds.
 
-    The measured time of several rows is their geometric mean, and so is the predicted one. `fields` are equal for plans
-    that differ in nothing but the global batch.
+    The measured time of several rows is their geometric mean, and so is the predicted one. Plans with equal `fields`
+    are not compared: they differ in nothing but the global batch, or in nothing but the release of the software.
     """
 
     ids: tuple[str, ...]
@@ -85,16 +86,21 @@ class PlanPair:
 
 @dataclass(frozen=True, slots=True)
 class PlanGroup:
-    """Plans of one model on one machine."""
+    """Plans of one model on one machine, or rows of one model on one kind of GPU.
+
+    `family` lists the families of its rows. With `repeated`, plans with equal fields are one plan under several
+    releases of the software, which nobody chooses between.
+    """
 
     family: str
     model: str
     has_experts: bool
     plans: tuple[MeasuredPlan, ...]
+    repeated: bool = False
 
     @property
     def pairs(self) -> tuple[PlanPair, ...]:
-        """All pairs of plans, without those that differ in nothing but the global batch."""
+        """All pairs of plans whose fields differ."""
         by_time = sorted(self.plans, key=lambda plan: plan.token_time.measured)
         pairs = (PlanPair(faster, slower) for faster, slower in combinations(by_time, 2))
         return tuple(pair for pair in pairs if pair.faster.fields != pair.slower.fields)
@@ -107,8 +113,12 @@ class PlanGroup:
         """
         least = min(plan.token_time.predicted for plan in self.plans)
         chosen = [plan for plan in self.plans if plan.token_time.predicted <= least * (1 + _SAME)]
-        fastest = min(plan.token_time.measured for plan in self.plans)
-        return max(plan.token_time.measured for plan in chosen) / fastest - 1
+        return max(self._regret_of(plan) for plan in chosen)
+
+    def _regret_of(self, chosen: MeasuredPlan) -> float:
+        others = (plan for plan in self.plans if not (self.repeated and plan.fields == chosen.fields))
+        fastest = min((plan.token_time.measured for plan in others), default=math.inf)
+        return max(chosen.token_time.measured / fastest - 1, 0.0)
 
     @property
     def plan_errors(self) -> tuple[float, ...]:
@@ -156,48 +166,112 @@ def plan_groups(
         free: What plans of a group may differ in besides their fields.
     """
     free = frozenset(free)
+    groups: dict[Hashable, list[_Run]] = {}
+    for run in _runs(configs, rows):
+        groups.setdefault(_group_key(run, free), []).append(run)
+    return tuple(group for runs in groups.values() if (group := _group(runs)).pairs)
+
+
+def row_groups(
+    configs: Iterable[RunConfig], rows: Sequence[RowResult], *, releases: bool = True
+) -> tuple[PlanGroup, ...]:
+    """Returns the groups of two or more rows of one model and one kind of GPU, whatever else they differ in.
+
+    Each row is a plan of its own, also where it measured one plan again.
+
+    Args:
+        configs: The configurations of the runs; those without a row are left out.
+        rows: The predicted runs; those without a step time are left out.
+        releases: Whether rows that differ in nothing but the release of the software are compared.
+    """
+    groups: dict[Hashable, list[_Run]] = {}
+    for run in _runs(configs, rows):
+        # Tables of positions are as long as a row's sequences.
+        model = replace(run.job.model, name="", positions=0, seq_len=0)
+        groups.setdefault((model, run.job.cluster.gpu.name), []).append(run)
+    return tuple(group for runs in groups.values() if (group := _row_group(runs, releases)).pairs)
+
+
+def _row_group(runs: Sequence[_Run], releases: bool) -> PlanGroup:
+    plans = tuple(_measured_plan([run], run.config.id if releases else run.configuration) for run in runs)
+    return replace(_group_of(runs, plans), repeated=not releases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A predicted row with its configuration and its job."""
+
+    config: RunConfig
+    job: RowJob
+    row: RowResult
+
+    @property
+    def stack(self) -> str | None:
+        """The stack without its release."""
+        return self.job.plan.stack and self.job.plan.stack.partition("@")[0]
+
+    @property
+    def fields(self) -> Hashable:
+        """What a plan is, without the global batch."""
+        # The words too: an option that is not modelled is a plan of its own, with the same prediction.
+        config, plan = self.config, replace(self.job.plan, gbs=None, stack=self.stack)
+        return plan, config.overlap, config.sharding, config.recompute
+
+    @property
+    def configuration(self) -> Hashable:
+        """Everything that was run but the release of the software."""
+        config = self.config
+        return self.fields, config.family, config.model, _machine(config), config.seq_len, config.gbs
+
+    @property
+    def token_time(self) -> Compared:
+        """The GPU time per token in seconds."""
+        config, step = self.config, self.row.step
+        assert step is not None and config.gbs is not None and config.seq_len is not None
+        share = config.gpus / (config.gbs * config.seq_len)
+        return Compared(step.measured * share, step.predicted * share)
+
+
+def _runs(configs: Iterable[RunConfig], rows: Sequence[RowResult]) -> Iterator[_Run]:
+    """Yields the rows with a step time and a known number of tokens."""
     config_of = {config.id: config for config in configs}
-    groups: dict[Hashable, list[tuple[RunConfig, RowJob, RowResult]]] = {}
     for row in rows:
         config = config_of[row.id]
         if row.step is not None and config.gbs is not None and config.seq_len is not None:
-            job = job_of(config)
-            groups.setdefault(_group_key(config, job, free), []).append((config, job, row))
-    return tuple(group for members in groups.values() if (group := _group(members)).pairs)
+            yield _Run(config, job_of(config), row)
 
 
-def _group_key(config: RunConfig, job: RowJob, free: frozenset[Freedom]) -> Hashable:
+def _machine(config: RunConfig) -> Hashable:
+    return config.gpu, config.gpus, config.gpus_per_node, config.interconnect
+
+
+def _group_key(run: _Run, free: frozenset[Freedom]) -> Hashable:
+    config, plan = run.config, run.job.plan
     release = _RELEASE.search(config.notes)
-    batch, compilation = ("batch" in free) or config.gbs, ("compilation" in free) or job.plan.stack
-    precision, version = ("precision" in free) or job.plan.precision, ("release" in free) or (release and release[1])
+    batch, compilation = ("batch" in free) or config.gbs, ("compilation" in free) or run.stack
+    precision, version = ("precision" in free) or plan.precision, ("release" in free) or (release and release[1])
     # DeepSpeed's runs of SC21 are another program than the Megatron that the paper compares them with.
     program = config.family, "deepspeed" in config.sharding.lower(), compilation, version
-    machine = config.gpu, config.gpus, config.gpus_per_node, config.interconnect
-    return program, machine, config.model, job.model, config.seq_len, config.grade, batch, precision
+    return program, _machine(config), config.model, run.job.model, config.seq_len, config.grade, batch, precision
 
 
-def _group(members: Sequence[tuple[RunConfig, RowJob, RowResult]]) -> PlanGroup:
-    runs: dict[tuple[Hashable, int | None], list[tuple[RunConfig, RowResult]]] = {}
-    for config, job, row in members:
-        # The words too: an option that is not modelled is a plan of its own, with the same prediction.
-        fields = replace(job.plan, gbs=None), config.overlap, config.sharding, config.recompute
-        runs.setdefault((fields, config.gbs), []).append((config, row))
-    first, job, _ = members[0]
-    plans = tuple(_measured_plan(repeats, fields) for (fields, _), repeats in runs.items())
-    return PlanGroup(first.family, first.model, job.model.has_experts, plans)
+def _group(runs: Sequence[_Run]) -> PlanGroup:
+    repeats: dict[tuple[Hashable, int | None], list[_Run]] = {}
+    for run in runs:
+        repeats.setdefault((run.fields, run.config.gbs), []).append(run)
+    return _group_of(runs, tuple(_measured_plan(members, fields) for (fields, _), members in repeats.items()))
 
 
-def _measured_plan(repeats: Sequence[tuple[RunConfig, RowResult]], fields: Hashable) -> MeasuredPlan:
-    times = [_token_time(config, row) for config, row in repeats]
+def _group_of(runs: Sequence[_Run], plans: tuple[MeasuredPlan, ...]) -> PlanGroup:
+    families = ", ".join(sorted({run.config.family for run in runs}))
+    return PlanGroup(families, runs[0].config.model, runs[0].job.model.has_experts, plans)
+
+
+def _measured_plan(repeats: Sequence[_Run], fields: Hashable) -> MeasuredPlan:
+    times = [run.token_time for run in repeats]
     measured = geometric_mean(time.measured for time in times)
     predicted = geometric_mean(time.predicted for time in times)
-    return MeasuredPlan(tuple(row.id for _, row in repeats), Compared(measured, predicted), fields)
-
-
-def _token_time(config: RunConfig, row: RowResult) -> Compared:
-    assert row.step is not None and config.gbs is not None and config.seq_len is not None
-    share = config.gpus / (config.gbs * config.seq_len)
-    return Compared(row.step.measured * share, row.step.predicted * share)
+    return MeasuredPlan(tuple(run.config.id for run in repeats), Compared(measured, predicted), fields)
 
 
 def order_of(groups: Iterable[PlanGroup]) -> PlanOrder:

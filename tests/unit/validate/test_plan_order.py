@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.validate.plan_order import PLAN_ERRORS, PlanGroup, order_by, order_of, plan_groups
+from foretrace.validate.plan_order import PLAN_ERRORS, PlanGroup, order_by, order_of, plan_groups, row_groups
 from foretrace.validate.results import Compared, RowResult
 from foretrace.validate.training_runs import RunConfig
 
@@ -169,3 +169,67 @@ def test_orders_by_name() -> None:
         "experts": (2, 0),
     }
     assert orders.keys() == PLAN_ERRORS.keys()
+
+
+class TestRows:
+    """Rows of one model and one kind of GPU: GPU seconds per 8,192 tokens are gpus x step / gbs."""
+
+    RUNS = (
+        run("a", 8.0, 6.0, gpus=16, gbs=128),  # 1.0 measured, 0.75 predicted
+        run("b", 16.0, 16.0, gpus=8, gbs=64, tp=2),  # 2.0, 2.0
+        run("c", 8.32, 8.0, gpus=16, gbs=128, grade="B", mbs=2),  # 1.04, 1.0
+        run("d", 4.0, 2.0, gpus=64, gbs=64, family="nemo", model="llama3_8b", dtype="FP8"),  # 4.0, 2.0
+        run("e", 2.0, 8.0, gpu="H100-80GB", seq_len=4096, gbs=64),  # 1.0, 4.0: 2 x 16 / 32
+    )
+
+    @staticmethod
+    def groups(runs: Sequence[Run], releases: bool = True) -> tuple[PlanGroup, ...]:
+        return row_groups([config for config, _ in runs], [row for _, row in runs], releases=releases)
+
+    def test_every_pair_counts(self) -> None:
+        (group,) = self.groups(self.RUNS)
+        order = order_of([group])
+        # Of ten pairs, a-e, a-c and c-e are nearer than 5 %. e is predicted to be the slowest: out of order with b and
+        # d. b and d are predicted to be equal.
+        assert (order.groups, order.plans, order.pairs) == (1, 5, 7)
+        assert {(pair.faster.ids[0], pair.slower.ids[0]) for pair in order.wrong} == {
+            ("b", "d"),
+            ("e", "b"),
+            ("e", "d"),
+        }
+        assert order.right_share == pytest.approx(4 / 7)
+        # In order: a-b, a-c, a-d, b-c, c-d, and a-e, whose measured times are equal, in the order of the table.
+        assert order.tau == pytest.approx((6 - 3) / 10)
+        assert order.max_regret == 0.0
+        assert group.family == "megatron-bridge, nemo"
+
+    def test_regret_is_that_of_the_predicted_fastest(self) -> None:
+        runs = [run("a", 10.0, 12.0), run("b", 15.0, 11.0, gpus=8, gbs=128), run("c", 20.0, 30.0, tp=4)]
+        # GPU times: 160, 120, 320 measured; 192, 88, 480 predicted. Without b: a is chosen, and is the fastest.
+        assert order_of(self.groups(runs)).mean_regret == 0.0
+        runs[1] = run("b", 25.0, 11.0, gpus=8, gbs=128)  # 200 measured: chosen, 25 % slower than a
+        assert order_of(self.groups(runs)).mean_regret == pytest.approx(0.25)
+
+    def test_rows_of_one_plan_are_pairs(self) -> None:
+        repeats = (run("a", 10.0, 10.0), run("again", 15.0, 10.0))
+        order = order_of(self.groups(repeats))
+        assert (order.plans, order.pairs, len(order.wrong)) == (2, 1, 1)
+        assert order.mean_regret == pytest.approx(0.5)
+
+    def test_releases_can_be_left_out(self) -> None:
+        newer = run("newer", 8.0, 10.0, notes="container 26.04; recipe")
+        other = run("other", 12.0, 11.0, tp=2, notes="container 26.04; recipe")
+        runs = [run("a", 10.0, 10.0), newer, other]
+        assert order_of(self.groups(runs)).pairs == 3
+        (group,) = self.groups(runs, releases=False)
+        assert {(pair.faster.ids[0], pair.slower.ids[0]) for pair in group.pairs} == {
+            ("a", "other"),
+            ("newer", "other"),
+        }
+        # Both rows of the configuration that is chosen are faster than the other one.
+        assert group.regret == 0.0
+        assert not self.groups(runs[:2], releases=False)
+
+    @pytest.mark.parametrize("fields", [{"model": "llama3-70b"}, {"gpu": "H200"}, {"gpu": "H100 500 W"}])
+    def test_other_models_and_gpus_are_not_compared(self, fields: dict[str, Any]) -> None:
+        assert not self.groups([run("a", 10.0), run("b", 12.0, **fields)])
