@@ -135,13 +135,8 @@ def _clamped(shape: Shape, there: Routed, act: Piece) -> Piece:
     clamps' gradients and the gradient of the split, a concatenation.
     """
     half = there.received * there.width * shape.size
-    forward = run("experts clamp", FORWARD, *[stream("mul_strided", half, half)] * 2, stream("cat", 2 * half, 2 * half))
-    backward = run(
-        "experts clamp backward",
-        INPUT,
-        *[stream("mul_strided", 2 * half, half)] * 2,
-        stream("cat", 2 * half, 2 * half),
-    )
+    forward = run("experts clamp", FORWARD, stream("clamp_gates", 4 * half, 4 * half, launches=3))
+    backward = run("experts clamp backward", INPUT, stream("clamp_gates_backward", 5 * half, 5 * half, launches=3))
     return replace(act, forward=(forward, *act.forward), backward=(*act.backward, backward))
 
 
@@ -155,9 +150,10 @@ def _bias(shape: Shape, there: Routed) -> Piece:
     elements = there.received * shape.hidden
     wide = _fused(shape)
     forward, backward = (28 * elements, 40 * elements) if wide else (12 * elements, 16 * elements)
+    kernel = "expert_bias_wide" if wide else "expert_bias"
     name = "experts bias"
     there_and_back = [
-        stream("elementwise", moved // 2, moved // 2, launches=launches * there.groups + 1)
+        stream(kernel, moved // 2, moved // 2, launches=launches * there.groups + 1)
         for moved, launches in ((forward, 2), (backward, 4))
     ]
     return Piece(
@@ -196,7 +192,13 @@ def _router(shape: Shape, moe: Experts) -> Piece:
         stream(shape.own("router"), scores, scores + m * n, launches=launches, rows=n),
     )
     to_input: tuple[Kernel, ...] = (
-        stream(shape.own("router"), 2 * scores, scores, launches=max(launches // 2, 1), rows=n),
+        stream(
+            "router_backward_fused" if shape.stack.pointwise == "fused" else "router",
+            2 * scores,
+            scores,
+            launches=max(launches // 2, 1),
+            rows=n,
+        ),
         Gemm(m, k, n, "tf32", "nn", out="fp32"),
         stream("add", 2 * m * k * shape.size, m * k * shape.size),
     )
@@ -275,7 +277,7 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
     if shape.etp > 1:
         items.append(Call(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
     if not _fused(shape) and shape.ep > 1 and there.groups > 1:
-        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed, launches=2)))
+        items.append(run(f"{name} sort", phase, stream(_sort(shape), placed, placed, launches=2)))
     return tuple(items)
 
 
@@ -286,7 +288,7 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     placed = there.received * row
     items: list[Item] = []
     if not _fused(shape) and shape.ep > 1 and there.groups > 1:
-        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed, launches=2)))
+        items.append(run(f"{name} sort", phase, stream(_sort(shape), placed, placed, launches=2)))
     if shape.etp > 1:
         items.append(Call(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
     if _fused(shape):
@@ -299,6 +301,11 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
             items += _probabilities(shape, there, phase, name) if phase == INPUT else ()
         items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), sent, own, launches=2)))
     return tuple(items)
+
+
+def _sort(shape: Shape) -> str:
+    """Returns the name of the kernel that moves chunks of rows; PyTorch selects rows."""
+    return "sort_fused" if shape.stack.pointwise == "fused" else "permute"
 
 
 def _routing_map(shape: Shape, moe: Experts) -> tuple[Item, ...]:

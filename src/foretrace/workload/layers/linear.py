@@ -171,11 +171,16 @@ def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ..
     one's tokens are quantized by launches of their own, in one loop in C++ (`split_quantize` of Transformer Engine).
     """
     read = elements * shape.size
+    fused = shape.stack.pointwise == "fused"
     if shape.precision == "fp8":
-        cast = stream(shape.own("quantize"), read, 2 * elements, launches=launches, looped=True)
-        return stream(shape.own("quantize"), read, 4, launches=launches, looped=True), cast
+        largest, cast = ("quantize_amax_fused", "quantize_cast_both_fused") if fused else ("quantize", "quantize")
+        return (
+            stream(largest, read, 4, launches=launches, looped=True),
+            stream(cast, read, 2 * elements, launches=launches, looped=True),
+        )
+    name = "quantize_block_both_fused" if fused and shape.precision == "fp8_block" else shape.own("quantize_mx")
     written = 2 * elements * shape.operand_size * (1 + 1 / 32)
-    return (stream(shape.own("quantize_mx"), read, written, launches=launches, looped=True),)
+    return (stream(name, read, written, launches=launches, looped=True),)
 
 
 def swizzle_scales(shape: Shape, activations: int, weights: int, operands: int = 1) -> tuple[Kernel, ...]:

@@ -104,7 +104,7 @@ def activation(
     style = shape.stack.pointwise
     biased = "bias_" if mlp.bias and mlp.activation == "gelu" and style == "fused" else ""
     if mlp.gated:
-        forward, backward, kept = _gated(shape, mlp, size, scale, source, name)
+        forward, backward, kept = _gated(shape, mlp, size, scale, source, name, width)
     else:
         word = "relu2" if mlp.activation == "relu" else mlp.activation
         forward = (stream(f"{biased}{word}", size + scale, size),)
@@ -129,12 +129,13 @@ def activation(
 
 
 def _gated(
-    shape: Shape, mlp: Mlp, size: int, scale: int, source: str, name: str
+    shape: Shape, mlp: Mlp, size: int, scale: int, source: str, name: str, width: int
 ) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], tuple[tuple[str, int], ...]]:
     """Kernels and kept tensors of act(gate)·up; `size` is the bytes of either half."""
     if shape.stack.pointwise != "eager":
-        forward: tuple[Kernel, ...] = (stream(shape.own("swiglu"), 2 * size + scale, size),)
-        backward: tuple[Kernel, ...] = (stream(shape.own("swiglu_backward"), 3 * size + scale, 2 * size + scale),)
+        there, back = _gate_names(shape, mlp, width, weighted=scale > 0)
+        forward: tuple[Kernel, ...] = (stream(there, 2 * size + scale, size),)
+        backward: tuple[Kernel, ...] = (stream(back, 3 * size + scale, 2 * size + scale),)
         return forward, backward, ((source, 2 * size),)
     word = "gelu" if mlp.activation == "gelu" else "silu"
     strided = "" if shape.stack.separate_projections else "_strided"
@@ -159,3 +160,17 @@ def _gated(
         stream("mul_broadcast", size + scale, size),
     )
     return forward, (*weights, *backward), (*kept, (f"{name} unweighted", size))
+
+
+def _gate_names(shape: Shape, mlp: Mlp, width: int, *, weighted: bool) -> tuple[str, str]:
+    """Returns the names of the kernels that gate and weight, forward and backward.
+
+    Megatron-core compiles them (`jit_fuser`). The number of an expert's rows is another each time, and code for any
+    number is slower: backward above all where it divides by a width that is no power of two.
+    """
+    if not (weighted and shape.stack.pointwise == "fused"):
+        return shape.own("swiglu"), shape.own("swiglu_backward")
+    if mlp.clamp:
+        return "weighted_quick_geglu_fused", "weighted_quick_geglu_backward_fused"
+    uneven = "_uneven" if width & (width - 1) else ""
+    return "weighted_swiglu_fused", f"weighted_swiglu_backward{uneven}_fused"

@@ -2001,3 +2001,407 @@ grouped_gemm groups=20 m=3072 n=5120 k=10240 layout=nt largest=512 separate=1	0.
 grouped_gemm groups=20 m=10240 n=5120 k=1536 largest=512 separate=1	0.00031078	0.00035848	1578	691
 grouped_gemm groups=20 m=10240 n=1536 k=5120 layout=nn largest=512 separate=1	0.00033974	0.00034211	1578	691
 grouped_gemm groups=20 m=5120 n=1536 k=10240 layout=nt largest=512 separate=1	0.00034454	0.00040086	1578	691
+## kernels of experts, measured on another H200 (benchmarks/gpu/experts.py):
+grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1024	0.00066128	0.00069184	1583	701
+grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1024 separate=1	0.00065738	0.00068984	1583	701
+grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1063	0.00070131	0.00078174	1583	701
+grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1063 separate=1	0.00064768	0.00071195	1583	701
+grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=2066	0.00069181	0.0007788	1583	701
+grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=2066 separate=1	0.00064291	0.00070762	1583	701
+grouped_gemm groups=8 m=8192 n=7168 k=2048 largest=1024	0.00034016	0.00038661	1583	701
+grouped_gemm groups=8 m=8192 n=7168 k=2048 largest=1024 separate=1	0.00035843	0.00040462	1583	701
+grouped_gemm groups=8 m=8192 n=7168 k=2048 largest=1063	0.00037773	0.00043962	1583	701
+grouped_gemm groups=8 m=8192 n=7168 k=2048 largest=1063 separate=1	0.00035235	0.00039925	1583	701
+grouped_gemm groups=8 m=8192 n=7168 k=2048 largest=2066	0.00037686	0.00044195	1583	701
+grouped_gemm groups=8 m=8192 n=7168 k=2048 largest=2066 separate=1	0.00034704	0.0003959	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=1024	0.00068909	0.00081867	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=1024 separate=1	0.0006569	0.00076117	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=1063	0.00070166	0.00082779	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=1063 separate=1	0.0006704	0.0007816	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=1063 accumulate=1 separate=1	0.00069968	0.00080157	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=2066	0.00070166	0.00081653	1583	701
+grouped_gemm groups=8 m=4096 n=7168 k=8192 layout=nt largest=2066 separate=1	0.00066662	0.00076933	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=1024	0.00036038	0.00042554	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=1024 separate=1	0.00036778	0.00042787	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=1063	0.00036397	0.00042874	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=1063 separate=1	0.00034979	0.00038368	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=1063 accumulate=1 separate=1	0.00035776	0.00039323	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=2066	0.00036579	0.00042645	1583	701
+grouped_gemm groups=8 m=7168 n=2048 k=8192 layout=nt largest=2066 separate=1	0.00034714	0.00038754	1583	701
+grouped_gemm groups=8 m=32768 n=4096 k=7168 largest=4096	0.0024832	0.0026406	1583	701
+grouped_gemm groups=8 m=32768 n=4096 k=7168 largest=4096 separate=1	0.0024213	0.002616	1583	701
+grouped_gemm groups=8 m=32768 n=4096 k=7168 largest=4259	0.0024948	0.0026664	1583	701
+grouped_gemm groups=8 m=32768 n=4096 k=7168 largest=4259 separate=1	0.0024831	0.0027711	1552	698
+grouped_gemm groups=8 m=32768 n=7168 k=2048 largest=4096	0.0013532	0.0014769	1552	698
+grouped_gemm groups=8 m=32768 n=7168 k=2048 largest=4096 separate=1	0.0012963	0.0014148	1552	698
+grouped_gemm groups=8 m=32768 n=7168 k=2048 largest=4259	0.0013637	0.0015045	1552	698
+grouped_gemm groups=8 m=32768 n=7168 k=2048 largest=4259 separate=1	0.0012659	0.001422	1552	698
+grouped_gemm groups=8 m=4096 n=7168 k=32768 layout=nt largest=4096	0.0024889	0.0027749	1552	698
+grouped_gemm groups=8 m=4096 n=7168 k=32768 layout=nt largest=4096 separate=1	0.0024221	0.0027029	1552	698
+grouped_gemm groups=8 m=4096 n=7168 k=32768 layout=nt largest=4259	0.0025307	0.0027762	1552	698
+grouped_gemm groups=8 m=4096 n=7168 k=32768 layout=nt largest=4259 separate=1	0.0024912	0.0027095	1552	698
+grouped_gemm groups=8 m=4096 n=7168 k=32768 layout=nt largest=4259 accumulate=1 separate=1	0.0025112	0.0027645	1552	698
+grouped_gemm groups=8 m=7168 n=2048 k=32768 layout=nt largest=4096	0.0013109	0.0014321	1552	698
+grouped_gemm groups=8 m=7168 n=2048 k=32768 layout=nt largest=4096 separate=1	0.0013672	0.0015127	1552	698
+grouped_gemm groups=8 m=7168 n=2048 k=32768 layout=nt largest=4259	0.0013061	0.0014443	1552	698
+grouped_gemm groups=8 m=7168 n=2048 k=32768 layout=nt largest=4259 separate=1	0.0013659	0.0015287	1552	698
+grouped_gemm groups=8 m=7168 n=2048 k=32768 layout=nt largest=4259 accumulate=1 separate=1	0.0013994	0.0015377	1552	698
+grouped_gemm groups=16 m=32768 n=3072 k=4096 largest=2174	0.0011275	0.0012935	1552	698
+grouped_gemm groups=16 m=32768 n=3072 k=4096 largest=2174 separate=1	0.0010991	0.0012413	1552	698
+grouped_gemm groups=16 m=32768 n=3072 k=4096 largest=4557	0.0011195	0.0012896	1552	698
+grouped_gemm groups=16 m=32768 n=3072 k=4096 largest=4557 separate=1	0.0010974	0.0012395	1552	698
+grouped_gemm groups=16 m=32768 n=4096 k=1536 largest=2174	0.00059165	0.00071848	1552	698
+grouped_gemm groups=16 m=32768 n=4096 k=1536 largest=2174 separate=1	0.0005759	0.00068986	1552	698
+grouped_gemm groups=16 m=32768 n=4096 k=1536 largest=4557	0.00059059	0.00071667	1552	698
+grouped_gemm groups=16 m=32768 n=4096 k=1536 largest=4557 separate=1	0.0005801	0.00069053	1552	698
+grouped_gemm groups=16 m=3072 n=4096 k=32768 layout=nt largest=2174	0.0011388	0.0012313	1582	701
+grouped_gemm groups=16 m=3072 n=4096 k=32768 layout=nt largest=2174 separate=1	0.0010979	0.0012068	1582	701
+grouped_gemm groups=16 m=3072 n=4096 k=32768 layout=nt largest=2174 accumulate=1 separate=1	0.0011215	0.0012254	1582	701
+grouped_gemm groups=16 m=3072 n=4096 k=32768 layout=nt largest=4557	0.0011196	0.0012352	1582	701
+grouped_gemm groups=16 m=3072 n=4096 k=32768 layout=nt largest=4557 separate=1	0.0010839	0.001195	1582	701
+grouped_gemm groups=16 m=4096 n=1536 k=32768 layout=nt largest=2174	0.00058301	0.00065701	1582	701
+grouped_gemm groups=16 m=4096 n=1536 k=32768 layout=nt largest=2174 separate=1	0.00057773	0.00065115	1582	701
+grouped_gemm groups=16 m=4096 n=1536 k=32768 layout=nt largest=2174 accumulate=1 separate=1	0.00058973	0.00066238	1582	701
+grouped_gemm groups=16 m=4096 n=1536 k=32768 layout=nt largest=4557	0.00057987	0.00065389	1582	701
+grouped_gemm groups=16 m=4096 n=1536 k=32768 layout=nt largest=4557 separate=1	0.00057504	0.00064746	1582	701
+grouped_gemm groups=16 m=16384 n=5760 k=2880 largest=1024	0.00074458	0.00083496	1582	701
+grouped_gemm groups=16 m=16384 n=5760 k=2880 largest=1024 separate=1	0.00071293	0.00078498	1582	701
+grouped_gemm groups=16 m=16384 n=5760 k=2880 largest=1114	0.00079386	0.00091507	1582	701
+grouped_gemm groups=16 m=16384 n=5760 k=2880 largest=1114 separate=1	0.00077718	0.00085142	1582	701
+grouped_gemm groups=16 m=16384 n=2880 k=2880 largest=1024	0.00039386	0.00045571	1582	701
+grouped_gemm groups=16 m=16384 n=2880 k=2880 largest=1024 separate=1	0.00039686	0.00047725	1582	701
+grouped_gemm groups=16 m=16384 n=2880 k=2880 largest=1114	0.00041802	0.00048728	1582	701
+grouped_gemm groups=16 m=16384 n=2880 k=2880 largest=1114 separate=1	0.00041171	0.00048198	1582	701
+grouped_gemm groups=16 m=5760 n=2880 k=16384 layout=nt largest=1024	0.00082973	0.00097774	1582	701
+grouped_gemm groups=16 m=5760 n=2880 k=16384 layout=nt largest=1024 separate=1	0.00079248	0.00091856	1582	701
+grouped_gemm groups=16 m=5760 n=2880 k=16384 layout=nt largest=1114	0.00084432	0.00099442	1582	701
+grouped_gemm groups=16 m=5760 n=2880 k=16384 layout=nt largest=1114 separate=1	0.0008129	0.00094118	1582	701
+grouped_gemm groups=16 m=5760 n=2880 k=16384 layout=nt largest=1114 accumulate=1 separate=1	0.00085555	0.00098859	1582	701
+grouped_gemm groups=16 m=2880 n=2880 k=16384 layout=nt largest=1024	0.00043891	0.00052242	1582	701
+grouped_gemm groups=16 m=2880 n=2880 k=16384 layout=nt largest=1024 separate=1	0.00041645	0.00048509	1582	701
+grouped_gemm groups=16 m=2880 n=2880 k=16384 layout=nt largest=1114	0.0004479	0.00052882	1582	701
+grouped_gemm groups=16 m=2880 n=2880 k=16384 layout=nt largest=1114 separate=1	0.00042589	0.0004964	1582	701
+grouped_gemm groups=16 m=2880 n=2880 k=16384 layout=nt largest=1114 accumulate=1 separate=1	0.00045328	0.00052277	1582	701
+grouped_gemm groups=16 m=32768 n=1536 k=2048 largest=2048	0.00028954	0.00033267	1582	701
+grouped_gemm groups=16 m=32768 n=1536 k=2048 largest=2048 separate=1	0.00030349	0.00034518	1582	701
+grouped_gemm groups=16 m=32768 n=1536 k=2048 largest=2174	0.00035133	0.00037778	1565	693
+grouped_gemm groups=16 m=32768 n=1536 k=2048 largest=2174 separate=1	0.00032486	0.00036366	1565	693
+grouped_gemm groups=16 m=32768 n=2048 k=768 largest=2048	0.0001819	0.00021587	1565	693
+grouped_gemm groups=16 m=32768 n=2048 k=768 largest=2048 separate=1	0.00018314	0.00021722	1565	693
+grouped_gemm groups=16 m=32768 n=2048 k=768 largest=2174	0.00019061	0.00022892	1565	693
+grouped_gemm groups=16 m=32768 n=2048 k=768 largest=2174 separate=1	0.00019326	0.00022564	1565	693
+grouped_gemm groups=16 m=1536 n=2048 k=32768 layout=nt largest=2048	0.00029741	0.00034944	1565	693
+grouped_gemm groups=16 m=1536 n=2048 k=32768 layout=nt largest=2048 separate=1	0.00031072	0.00035864	1565	693
+grouped_gemm groups=16 m=1536 n=2048 k=32768 layout=nt largest=2174	0.00030334	0.00035298	1565	693
+grouped_gemm groups=16 m=1536 n=2048 k=32768 layout=nt largest=2174 separate=1	0.0003161	0.00036149	1565	693
+grouped_gemm groups=16 m=1536 n=2048 k=32768 layout=nt largest=2174 accumulate=1 separate=1	0.0003169	0.00036714	1565	693
+grouped_gemm groups=16 m=2048 n=768 k=32768 layout=nt largest=2048	0.00015595	0.00018474	1565	693
+grouped_gemm groups=16 m=2048 n=768 k=32768 layout=nt largest=2048 separate=1	0.00018782	0.00020449	1565	693
+grouped_gemm groups=16 m=2048 n=768 k=32768 layout=nt largest=2174	0.00015771	0.00018674	1565	693
+grouped_gemm groups=16 m=2048 n=768 k=32768 layout=nt largest=2174 separate=1	0.00019181	0.0002055	1565	693
+grouped_gemm groups=16 m=2048 n=768 k=32768 layout=nt largest=2174 accumulate=1 separate=1	0.00019213	0.00021237	1565	693
+grouped_gemm groups=32 m=32768 n=4096 k=7168 largest=1024	0.0025141	0.0027155	1565	693
+grouped_gemm groups=32 m=32768 n=4096 k=7168 largest=1024 separate=1	0.0025251	0.0027337	1565	693
+grouped_gemm groups=32 m=32768 n=4096 k=7168 largest=1115	0.0027133	0.003027	1565	693
+grouped_gemm groups=32 m=32768 n=4096 k=7168 largest=1115 separate=1	0.0025584	0.0028292	1565	693
+grouped_gemm groups=32 m=32768 n=7168 k=2048 largest=1024	0.0013199	0.0015027	1565	693
+grouped_gemm groups=32 m=32768 n=7168 k=2048 largest=1024 separate=1	0.0013317	0.0014827	1565	693
+grouped_gemm groups=32 m=32768 n=7168 k=2048 largest=1115	0.00142	0.0016719	1565	693
+grouped_gemm groups=32 m=32768 n=7168 k=2048 largest=1115 separate=1	0.0013623	0.0015324	1565	693
+grouped_gemm groups=32 m=4096 n=7168 k=32768 layout=nt largest=1024	0.0027212	0.0032653	1565	693
+grouped_gemm groups=32 m=4096 n=7168 k=32768 layout=nt largest=1024 separate=1	0.0026228	0.0030897	1565	693
+grouped_gemm groups=32 m=4096 n=7168 k=32768 layout=nt largest=1115	0.0027518	0.0033056	1565	693
+grouped_gemm groups=32 m=4096 n=7168 k=32768 layout=nt largest=1115 separate=1	0.0026656	0.0031333	1565	693
+grouped_gemm groups=32 m=4096 n=7168 k=32768 layout=nt largest=1115 accumulate=1 separate=1	0.0034385	0.0032649	1513	699
+grouped_gemm groups=32 m=7168 n=2048 k=32768 layout=nt largest=1024	0.0017584	0.0016767	1513	699
+grouped_gemm groups=32 m=7168 n=2048 k=32768 layout=nt largest=1024 separate=1	0.0018235	0.0017365	1513	699
+grouped_gemm groups=32 m=7168 n=2048 k=32768 layout=nt largest=1115	0.0017849	0.0017087	1513	699
+grouped_gemm groups=32 m=7168 n=2048 k=32768 layout=nt largest=1115 separate=1	0.0013555	0.0015035	1513	699
+grouped_gemm groups=32 m=7168 n=2048 k=32768 layout=nt largest=1115 accumulate=1 separate=1	0.0013782	0.0015099	1513	699
+grouped_gemm groups=8 m=65536 n=4096 k=7168 largest=8192	0.0050673	0.0054087	1513	699
+grouped_gemm groups=8 m=65536 n=4096 k=7168 largest=8192 separate=1	0.0052419	0.0053387	1513	699
+grouped_gemm groups=8 m=65536 n=4096 k=7168 largest=8326	0.0053854	0.0055969	1513	699
+grouped_gemm groups=8 m=65536 n=4096 k=7168 largest=8326 separate=1	0.0052664	0.0054598	1513	699
+grouped_gemm groups=8 m=65536 n=7168 k=2048 largest=8192	0.0028433	0.0030015	1513	699
+grouped_gemm groups=8 m=65536 n=7168 k=2048 largest=8192 separate=1	0.0026724	0.0028342	1513	699
+grouped_gemm groups=8 m=65536 n=7168 k=2048 largest=8326	0.0027094	0.0030448	1513	699
+grouped_gemm groups=8 m=65536 n=7168 k=2048 largest=8326 separate=1	0.002571	0.0028811	1513	699
+grouped_gemm groups=8 m=4096 n=7168 k=65536 layout=nt largest=8192	0.0049055	0.0054365	1513	699
+grouped_gemm groups=8 m=4096 n=7168 k=65536 layout=nt largest=8192 separate=1	0.005211	0.0053199	1513	699
+grouped_gemm groups=8 m=4096 n=7168 k=65536 layout=nt largest=8326	0.0052495	0.0053798	1513	699
+grouped_gemm groups=8 m=4096 n=7168 k=65536 layout=nt largest=8326 separate=1	0.005346	0.0053161	1513	699
+grouped_gemm groups=8 m=4096 n=7168 k=65536 layout=nt largest=8326 accumulate=1 separate=1	0.0053583	0.0053541	1513	699
+grouped_gemm groups=8 m=7168 n=2048 k=65536 layout=nt largest=8192	0.0027158	0.0028082	1513	699
+grouped_gemm groups=8 m=7168 n=2048 k=65536 layout=nt largest=8192 separate=1	0.0028885	0.0029884	1513	699
+grouped_gemm groups=8 m=7168 n=2048 k=65536 layout=nt largest=8326	0.0026451	0.0028119	1513	699
+grouped_gemm groups=8 m=7168 n=2048 k=65536 layout=nt largest=8326 separate=1	0.0028116	0.0029993	1513	699
+grouped_gemm groups=8 m=7168 n=2048 k=65536 layout=nt largest=8326 accumulate=1 separate=1	0.0027102	0.0030093	1513	699
+grouped_gemm groups=16 m=131072 n=3072 k=4096 largest=8192	0.004391	0.0048148	1513	699
+grouped_gemm groups=16 m=131072 n=3072 k=4096 largest=8192 separate=1	0.0044671	0.0047087	1513	699
+grouped_gemm groups=16 m=131072 n=3072 k=4096 largest=8386	0.0044637	0.0048225	1523	699
+grouped_gemm groups=16 m=131072 n=3072 k=4096 largest=8386 separate=1	0.0047406	0.0046841	1523	699
+grouped_gemm groups=16 m=131072 n=4096 k=1536 largest=8192	0.0027575	0.0026422	1523	699
+grouped_gemm groups=16 m=131072 n=4096 k=1536 largest=8192 separate=1	0.0026043	0.0024962	1523	699
+grouped_gemm groups=16 m=131072 n=4096 k=1536 largest=8386	0.0026136	0.0026749	1523	699
+grouped_gemm groups=16 m=131072 n=4096 k=1536 largest=8386 separate=1	0.0023575	0.0025378	1523	699
+grouped_gemm groups=16 m=3072 n=4096 k=131072 layout=nt largest=8192	0.0041849	0.0046014	1523	699
+grouped_gemm groups=16 m=3072 n=4096 k=131072 layout=nt largest=8192 separate=1	0.0047663	0.0045301	1523	699
+grouped_gemm groups=16 m=3072 n=4096 k=131072 layout=nt largest=8386	0.0047409	0.004591	1523	699
+grouped_gemm groups=16 m=3072 n=4096 k=131072 layout=nt largest=8386 separate=1	0.0045491	0.0045453	1523	699
+grouped_gemm groups=16 m=3072 n=4096 k=131072 layout=nt largest=8386 accumulate=1 separate=1	0.0042327	0.0045635	1523	699
+grouped_gemm groups=16 m=4096 n=1536 k=131072 layout=nt largest=8192	0.0021597	0.0023787	1523	699
+grouped_gemm groups=16 m=4096 n=1536 k=131072 layout=nt largest=8192 separate=1	0.0022098	0.0024064	1523	699
+grouped_gemm groups=16 m=4096 n=1536 k=131072 layout=nt largest=8386	0.0021998	0.002432	1523	699
+grouped_gemm groups=16 m=4096 n=1536 k=131072 layout=nt largest=8386 separate=1	0.0022431	0.0024308	1523	699
+grouped_gemm groups=16 m=4096 n=1536 k=131072 layout=nt largest=8386 accumulate=1 separate=1	0.0022463	0.0024401	1523	699
+grouped_gemm groups=16 m=65536 n=5760 k=2880 largest=4096	0.0028919	0.003333	1523	699
+grouped_gemm groups=16 m=65536 n=5760 k=2880 largest=4096 separate=1	0.0028385	0.0032593	1523	699
+grouped_gemm groups=16 m=65536 n=5760 k=2880 largest=4194	0.0029572	0.0034544	1523	699
+grouped_gemm groups=16 m=65536 n=5760 k=2880 largest=4194 separate=1	0.0029048	0.0032571	1523	699
+grouped_gemm groups=16 m=65536 n=2880 k=2880 largest=4096	0.0015579	0.0017605	1523	699
+grouped_gemm groups=16 m=65536 n=2880 k=2880 largest=4096 separate=1	0.0015279	0.0017028	1523	699
+grouped_gemm groups=16 m=65536 n=2880 k=2880 largest=4194	0.0016595	0.0017493	1544	688
+grouped_gemm groups=16 m=65536 n=2880 k=2880 largest=4194 separate=1	0.0015299	0.0016059	1544	688
+grouped_gemm groups=16 m=5760 n=2880 k=65536 layout=nt largest=4096	0.00305	0.0033934	1544	688
+grouped_gemm groups=16 m=5760 n=2880 k=65536 layout=nt largest=4096 separate=1	0.0033027	0.0035886	1544	688
+grouped_gemm groups=16 m=5760 n=2880 k=65536 layout=nt largest=4194	0.0030632	0.003406	1544	688
+grouped_gemm groups=16 m=5760 n=2880 k=65536 layout=nt largest=4194 separate=1	0.0029787	0.0033205	1544	688
+grouped_gemm groups=16 m=5760 n=2880 k=65536 layout=nt largest=4194 accumulate=1 separate=1	0.0030148	0.0033585	1544	688
+grouped_gemm groups=16 m=2880 n=2880 k=65536 layout=nt largest=4096	0.0015944	0.0017913	1544	688
+grouped_gemm groups=16 m=2880 n=2880 k=65536 layout=nt largest=4096 separate=1	0.0015622	0.0016948	1544	688
+grouped_gemm groups=16 m=2880 n=2880 k=65536 layout=nt largest=4194	0.001656	0.0017974	1544	688
+grouped_gemm groups=16 m=2880 n=2880 k=65536 layout=nt largest=4194 separate=1	0.0015581	0.0016997	1544	688
+grouped_gemm groups=16 m=2880 n=2880 k=65536 layout=nt largest=4194 accumulate=1 separate=1	0.0015692	0.0017158	1544	688
+grouped_gemm groups=8 m=8192 n=4096 k=7168 dtype=fp8 largest=1024	0.00038451	0.00041878	1600	700
+grouped_gemm groups=8 m=8192 n=4096 k=7168 dtype=fp8 largest=1024 separate=1	0.00035843	0.00036899	1600	700
+grouped_gemm groups=8 m=8192 n=4096 k=7168 dtype=fp8 largest=1056	0.00051814	0.00054187	1600	700
+grouped_gemm groups=8 m=8192 n=4096 k=7168 dtype=fp8 largest=1056 separate=1	0.00035683	0.00038589	1600	700
+grouped_gemm groups=8 m=8192 n=4096 k=7168 dtype=fp8 largest=2064	0.0004888	0.00054446	1600	700
+grouped_gemm groups=8 m=8192 n=4096 k=7168 dtype=fp8 largest=2064 separate=1	0.00036061	0.00038765	1600	700
+grouped_gemm groups=8 m=8192 n=7168 k=2048 dtype=fp8 largest=1024	0.00023016	0.00025746	1600	700
+grouped_gemm groups=8 m=8192 n=7168 k=2048 dtype=fp8 largest=1024 separate=1	0.00020339	0.00022446	1600	700
+grouped_gemm groups=8 m=8192 n=7168 k=2048 dtype=fp8 largest=1056	0.00028123	0.00032585	1600	700
+grouped_gemm groups=8 m=8192 n=7168 k=2048 dtype=fp8 largest=1056 separate=1	0.0001912	0.00021226	1600	700
+grouped_gemm groups=8 m=8192 n=7168 k=2048 dtype=fp8 largest=2064	0.00027741	0.0003253	1600	700
+grouped_gemm groups=8 m=8192 n=7168 k=2048 dtype=fp8 largest=2064 separate=1	0.00020046	0.00022458	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=8192 dtype=fp8 layout=nt largest=1024	0.00061206	0.00073238	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=8192 dtype=fp8 layout=nt largest=1024 separate=1	0.00043094	0.00048579	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=8192 dtype=fp8 layout=nt largest=1056	0.00072032	0.00085818	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=8192 dtype=fp8 layout=nt largest=1056 separate=1	0.00047213	0.00052962	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=8192 dtype=fp8 layout=nt largest=2064	0.00072464	0.00086654	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=8192 dtype=fp8 layout=nt largest=2064 separate=1	0.00047693	0.00052728	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=8192 dtype=fp8 layout=nt largest=1024	0.00032458	0.00038243	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=8192 dtype=fp8 layout=nt largest=1024 separate=1	0.0002271	0.00025849	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=8192 dtype=fp8 layout=nt largest=1056	0.00037888	0.00045275	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=8192 dtype=fp8 layout=nt largest=1056 separate=1	0.00025102	0.00028337	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=8192 dtype=fp8 layout=nt largest=2064	0.00038221	0.00045293	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=8192 dtype=fp8 layout=nt largest=2064 separate=1	0.0002531	0.00028408	1600	700
+grouped_gemm groups=8 m=32768 n=4096 k=7168 dtype=fp8 largest=4096	0.0013882	0.0015544	1600	700
+grouped_gemm groups=8 m=32768 n=4096 k=7168 dtype=fp8 largest=4096 separate=1	0.0012699	0.0013383	1600	700
+grouped_gemm groups=8 m=32768 n=4096 k=7168 dtype=fp8 largest=4272	0.0014255	0.0016013	1600	700
+grouped_gemm groups=8 m=32768 n=4096 k=7168 dtype=fp8 largest=4272 separate=1	0.0012895	0.0013508	1600	700
+grouped_gemm groups=8 m=32768 n=7168 k=2048 dtype=fp8 largest=4096	0.00079872	0.00090189	1600	700
+grouped_gemm groups=8 m=32768 n=7168 k=2048 dtype=fp8 largest=4096 separate=1	0.00068182	0.00074203	1600	700
+grouped_gemm groups=8 m=32768 n=7168 k=2048 dtype=fp8 largest=4272	0.00081286	0.0009432	1600	700
+grouped_gemm groups=8 m=32768 n=7168 k=2048 dtype=fp8 largest=4272 separate=1	0.00068755	0.00075734	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=4096	0.0017053	0.001991	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=4096 separate=1	0.0013878	0.0014203	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=4272	0.001985	0.0023359	1600	700
+grouped_gemm groups=8 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=4272 separate=1	0.0014879	0.0015022	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=4096	0.00087725	0.00103	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=4096 separate=1	0.0006983	0.00073354	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=4272	0.0010173	0.0012049	1600	700
+grouped_gemm groups=8 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=4272 separate=1	0.00075418	0.00077318	1600	700
+grouped_gemm groups=16 m=32768 n=3072 k=4096 dtype=fp8 largest=2048	0.00062733	0.00072822	1594	696
+grouped_gemm groups=16 m=32768 n=3072 k=4096 dtype=fp8 largest=2048 separate=1	0.00059488	0.00064242	1594	696
+grouped_gemm groups=16 m=32768 n=3072 k=4096 dtype=fp8 largest=2176	0.0006632	0.00076923	1594	696
+grouped_gemm groups=16 m=32768 n=3072 k=4096 dtype=fp8 largest=2176 separate=1	0.00060294	0.0006451	1594	696
+grouped_gemm groups=16 m=32768 n=3072 k=4096 dtype=fp8 largest=4528	0.00068781	0.00079405	1594	696
+grouped_gemm groups=16 m=32768 n=3072 k=4096 dtype=fp8 largest=4528 separate=1	0.00059206	0.0006357	1594	696
+grouped_gemm groups=16 m=32768 n=4096 k=1536 dtype=fp8 largest=2048	0.00038198	0.00044232	1594	696
+grouped_gemm groups=16 m=32768 n=4096 k=1536 dtype=fp8 largest=2048 separate=1	0.00032646	0.00037075	1594	696
+grouped_gemm groups=16 m=32768 n=4096 k=1536 dtype=fp8 largest=2176	0.00040013	0.00047322	1594	696
+grouped_gemm groups=16 m=32768 n=4096 k=1536 dtype=fp8 largest=2176 separate=1	0.00033936	0.00038829	1594	696
+grouped_gemm groups=16 m=32768 n=4096 k=1536 dtype=fp8 largest=4528	0.00041024	0.00048582	1594	696
+grouped_gemm groups=16 m=32768 n=4096 k=1536 dtype=fp8 largest=4528 separate=1	0.00034346	0.0003889	1594	696
+grouped_gemm groups=16 m=3072 n=4096 k=32768 dtype=fp8 layout=nt largest=2048	0.00082611	0.00098533	1594	696
+grouped_gemm groups=16 m=3072 n=4096 k=32768 dtype=fp8 layout=nt largest=2048 separate=1	0.00065584	0.00070949	1594	696
+grouped_gemm groups=16 m=3072 n=4096 k=32768 dtype=fp8 layout=nt largest=2176	0.00091398	0.0010936	1594	696
+grouped_gemm groups=16 m=3072 n=4096 k=32768 dtype=fp8 layout=nt largest=2176 separate=1	0.00070205	0.00075002	1594	696
+grouped_gemm groups=16 m=3072 n=4096 k=32768 dtype=fp8 layout=nt largest=4528	0.00090493	0.0010864	1594	696
+grouped_gemm groups=16 m=3072 n=4096 k=32768 dtype=fp8 layout=nt largest=4528 separate=1	0.00070477	0.00074987	1594	696
+grouped_gemm groups=16 m=4096 n=1536 k=32768 dtype=fp8 layout=nt largest=2048	0.0004321	0.00051098	1594	696
+grouped_gemm groups=16 m=4096 n=1536 k=32768 dtype=fp8 layout=nt largest=2048 separate=1	0.00034938	0.00038878	1594	696
+grouped_gemm groups=16 m=4096 n=1536 k=32768 dtype=fp8 layout=nt largest=2176	0.00047805	0.00057106	1594	696
+grouped_gemm groups=16 m=4096 n=1536 k=32768 dtype=fp8 layout=nt largest=2176 separate=1	0.00037741	0.00041608	1594	696
+grouped_gemm groups=16 m=4096 n=1536 k=32768 dtype=fp8 layout=nt largest=4528	0.00047731	0.00056954	1594	696
+grouped_gemm groups=16 m=4096 n=1536 k=32768 dtype=fp8 layout=nt largest=4528 separate=1	0.00037498	0.0004107	1594	696
+grouped_gemm groups=16 m=16384 n=5760 k=2880 dtype=fp8 largest=1024	0.0004567	0.0005355	1594	696
+grouped_gemm groups=16 m=16384 n=5760 k=2880 dtype=fp8 largest=1024 separate=1	0.00039728	0.0004333	1594	696
+grouped_gemm groups=16 m=16384 n=5760 k=2880 dtype=fp8 largest=1088	0.00053078	0.00062494	1594	696
+grouped_gemm groups=16 m=16384 n=5760 k=2880 dtype=fp8 largest=1088 separate=1	0.0004465	0.00048134	1594	696
+grouped_gemm groups=16 m=16384 n=2880 k=2880 dtype=fp8 largest=1024	0.0002536	0.00029941	1594	696
+grouped_gemm groups=16 m=16384 n=2880 k=2880 dtype=fp8 largest=1024 separate=1	0.00023878	0.00027497	1594	696
+grouped_gemm groups=16 m=16384 n=2880 k=2880 dtype=fp8 largest=1088	0.00029838	0.00035479	1594	696
+grouped_gemm groups=16 m=16384 n=2880 k=2880 dtype=fp8 largest=1088 separate=1	0.00024347	0.00027448	1594	696
+grouped_gemm groups=16 m=5760 n=2880 k=16384 dtype=fp8 layout=nt largest=1024	0.00075466	0.00089226	1594	696
+grouped_gemm groups=16 m=5760 n=2880 k=16384 dtype=fp8 layout=nt largest=1024 separate=1	0.00051133	0.00057952	1594	696
+grouped_gemm groups=16 m=5760 n=2880 k=16384 dtype=fp8 layout=nt largest=1088	0.00091085	0.0010961	1594	696
+grouped_gemm groups=16 m=5760 n=2880 k=16384 dtype=fp8 layout=nt largest=1088 separate=1	0.00055635	0.00062134	1594	696
+grouped_gemm groups=16 m=2880 n=2880 k=16384 dtype=fp8 layout=nt largest=1024	0.00040269	0.00048069	1594	696
+grouped_gemm groups=16 m=2880 n=2880 k=16384 dtype=fp8 layout=nt largest=1024 separate=1	0.00028582	0.00032494	1594	696
+grouped_gemm groups=16 m=2880 n=2880 k=16384 dtype=fp8 layout=nt largest=1088	0.00049126	0.00059398	1594	696
+grouped_gemm groups=16 m=2880 n=2880 k=16384 dtype=fp8 layout=nt largest=1088 separate=1	0.00031194	0.0003483	1594	696
+grouped_gemm groups=16 m=32768 n=1536 k=2048 dtype=fp8 largest=2048	0.00021776	0.00024326	1597	692
+grouped_gemm groups=16 m=32768 n=1536 k=2048 dtype=fp8 largest=2048 separate=1	0.00020094	0.00021498	1597	692
+grouped_gemm groups=16 m=32768 n=1536 k=2048 dtype=fp8 largest=2176	0.00023347	0.00025761	1597	692
+grouped_gemm groups=16 m=32768 n=1536 k=2048 dtype=fp8 largest=2176 separate=1	0.00019504	0.00022079	1597	692
+grouped_gemm groups=16 m=32768 n=2048 k=768 dtype=fp8 largest=2048	0.00014295	0.00016989	1597	692
+grouped_gemm groups=16 m=32768 n=2048 k=768 dtype=fp8 largest=2048 separate=1	0.00012538	0.00014961	1597	692
+grouped_gemm groups=16 m=32768 n=2048 k=768 dtype=fp8 largest=2176	0.00015098	0.00018429	1597	692
+grouped_gemm groups=16 m=32768 n=2048 k=768 dtype=fp8 largest=2176 separate=1	0.00013355	0.00015529	1597	692
+grouped_gemm groups=16 m=1536 n=2048 k=32768 dtype=fp8 layout=nt largest=2048	0.00023626	0.00028444	1597	692
+grouped_gemm groups=16 m=1536 n=2048 k=32768 dtype=fp8 layout=nt largest=2048 separate=1	0.00022568	0.00025049	1597	692
+grouped_gemm groups=16 m=1536 n=2048 k=32768 dtype=fp8 layout=nt largest=2176	0.00026352	0.00032114	1597	692
+grouped_gemm groups=16 m=1536 n=2048 k=32768 dtype=fp8 layout=nt largest=2176 separate=1	0.00024638	0.00026151	1597	692
+grouped_gemm groups=16 m=2048 n=768 k=32768 dtype=fp8 layout=nt largest=2048	0.00013111	0.00016313	1597	692
+grouped_gemm groups=16 m=2048 n=768 k=32768 dtype=fp8 layout=nt largest=2048 separate=1	0.00012228	0.00013898	1597	692
+grouped_gemm groups=16 m=2048 n=768 k=32768 dtype=fp8 layout=nt largest=2176	0.00014629	0.0001813	1597	692
+grouped_gemm groups=16 m=2048 n=768 k=32768 dtype=fp8 layout=nt largest=2176 separate=1	0.00013279	0.00014793	1597	692
+grouped_gemm groups=32 m=32768 n=4096 k=7168 dtype=fp8 largest=1024	0.0014173	0.0016324	1597	692
+grouped_gemm groups=32 m=32768 n=4096 k=7168 dtype=fp8 largest=1024 separate=1	0.0013504	0.001452	1597	692
+grouped_gemm groups=32 m=32768 n=4096 k=7168 dtype=fp8 largest=1120	0.0016395	0.0019309	1597	692
+grouped_gemm groups=32 m=32768 n=4096 k=7168 dtype=fp8 largest=1120 separate=1	0.001378	0.0014843	1597	692
+grouped_gemm groups=32 m=32768 n=7168 k=2048 dtype=fp8 largest=1024	0.00079818	0.00095912	1597	692
+grouped_gemm groups=32 m=32768 n=7168 k=2048 dtype=fp8 largest=1024 separate=1	0.00072797	0.00082357	1597	692
+grouped_gemm groups=32 m=32768 n=7168 k=2048 dtype=fp8 largest=1120	0.00093251	0.0011464	1597	692
+grouped_gemm groups=32 m=32768 n=7168 k=2048 dtype=fp8 largest=1120 separate=1	0.00074019	0.00083877	1597	692
+grouped_gemm groups=32 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=1024	0.0024355	0.0028968	1597	692
+grouped_gemm groups=32 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=1024 separate=1	0.0017205	0.0019307	1597	692
+grouped_gemm groups=32 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=1120	0.0027084	0.0033499	1597	692
+grouped_gemm groups=32 m=4096 n=7168 k=32768 dtype=fp8 layout=nt largest=1120 separate=1	0.0018505	0.0020535	1597	692
+grouped_gemm groups=32 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=1024	0.0012209	0.0014869	1597	692
+grouped_gemm groups=32 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=1024 separate=1	0.00089488	0.0010014	1597	692
+grouped_gemm groups=32 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=1120	0.0013911	0.001682	1597	692
+grouped_gemm groups=32 m=7168 n=2048 k=32768 dtype=fp8 layout=nt largest=1120 separate=1	0.0009697	0.0010762	1597	692
+grouped_gemm groups=8 m=65536 n=4096 k=7168 dtype=fp8 largest=8192	0.0028193	0.003038	1597	692
+grouped_gemm groups=8 m=65536 n=4096 k=7168 dtype=fp8 largest=8192 separate=1	0.0024988	0.002579	1597	692
+grouped_gemm groups=8 m=65536 n=4096 k=7168 dtype=fp8 largest=8336	0.0028987	0.0030819	1597	692
+grouped_gemm groups=8 m=65536 n=4096 k=7168 dtype=fp8 largest=8336 separate=1	0.0025549	0.0026035	1597	692
+grouped_gemm groups=8 m=65536 n=7168 k=2048 dtype=fp8 largest=8192	0.0017523	0.0017592	1597	692
+grouped_gemm groups=8 m=65536 n=7168 k=2048 dtype=fp8 largest=8192 separate=1	0.0014211	0.0014459	1597	692
+grouped_gemm groups=8 m=65536 n=7168 k=2048 dtype=fp8 largest=8336	0.001816	0.0018827	1597	692
+grouped_gemm groups=8 m=65536 n=7168 k=2048 dtype=fp8 largest=8336 separate=1	0.0013608	0.0015072	1597	692
+grouped_gemm groups=8 m=4096 n=7168 k=65536 dtype=fp8 layout=nt largest=8192	0.0035459	0.0039176	1528	697
+grouped_gemm groups=8 m=4096 n=7168 k=65536 dtype=fp8 layout=nt largest=8192 separate=1	0.0027226	0.0027984	1528	697
+grouped_gemm groups=8 m=4096 n=7168 k=65536 dtype=fp8 layout=nt largest=8336	0.0039512	0.0043613	1528	697
+grouped_gemm groups=8 m=4096 n=7168 k=65536 dtype=fp8 layout=nt largest=8336 separate=1	0.0029649	0.0029836	1528	697
+grouped_gemm groups=8 m=7168 n=2048 k=65536 dtype=fp8 layout=nt largest=8192	0.0018368	0.002004	1528	697
+grouped_gemm groups=8 m=7168 n=2048 k=65536 dtype=fp8 layout=nt largest=8192 separate=1	0.0013781	0.0014422	1528	697
+grouped_gemm groups=8 m=7168 n=2048 k=65536 dtype=fp8 layout=nt largest=8336	0.0019692	0.0022454	1528	697
+grouped_gemm groups=8 m=7168 n=2048 k=65536 dtype=fp8 layout=nt largest=8336 separate=1	0.0014934	0.0015282	1528	697
+grouped_gemm groups=16 m=131072 n=3072 k=4096 dtype=fp8 largest=8192	0.0025512	0.0029381	1528	697
+grouped_gemm groups=16 m=131072 n=3072 k=4096 dtype=fp8 largest=8192 separate=1	0.0022295	0.0024717	1528	697
+grouped_gemm groups=16 m=131072 n=3072 k=4096 dtype=fp8 largest=8416	0.0026209	0.0030467	1528	697
+grouped_gemm groups=16 m=131072 n=3072 k=4096 dtype=fp8 largest=8416 separate=1	0.0022219	0.0025184	1528	697
+grouped_gemm groups=16 m=131072 n=4096 k=1536 dtype=fp8 largest=8192	0.0015375	0.0017571	1528	697
+grouped_gemm groups=16 m=131072 n=4096 k=1536 dtype=fp8 largest=8192 separate=1	0.0012184	0.0014077	1528	697
+grouped_gemm groups=16 m=131072 n=4096 k=1536 dtype=fp8 largest=8416	0.0015423	0.0018078	1528	697
+grouped_gemm groups=16 m=131072 n=4096 k=1536 dtype=fp8 largest=8416 separate=1	0.0012137	0.0014223	1528	697
+grouped_gemm groups=16 m=3072 n=4096 k=131072 dtype=fp8 layout=nt largest=8192	0.0028051	0.0034043	1528	697
+grouped_gemm groups=16 m=3072 n=4096 k=131072 dtype=fp8 layout=nt largest=8192 separate=1	0.002355	0.0024535	1528	697
+grouped_gemm groups=16 m=3072 n=4096 k=131072 dtype=fp8 layout=nt largest=8416	0.0032993	0.0038283	1528	697
+grouped_gemm groups=16 m=3072 n=4096 k=131072 dtype=fp8 layout=nt largest=8416 separate=1	0.0024942	0.0025238	1528	697
+grouped_gemm groups=16 m=4096 n=1536 k=131072 dtype=fp8 layout=nt largest=8192	0.0015316	0.0017116	1528	697
+grouped_gemm groups=16 m=4096 n=1536 k=131072 dtype=fp8 layout=nt largest=8192 separate=1	0.0011982	0.0012635	1528	697
+grouped_gemm groups=16 m=4096 n=1536 k=131072 dtype=fp8 layout=nt largest=8416	0.0016452	0.0019367	1528	697
+grouped_gemm groups=16 m=4096 n=1536 k=131072 dtype=fp8 layout=nt largest=8416 separate=1	0.0012738	0.0012996	1528	697
+stream name=permute_fused read=58720256 write=469762048	0.0001462	0.00014645	1651	647
+stream name=sort_fused read=469762048 write=469762048	0.00023669	0.00023618	1651	647
+stream name=unpermute_fused read=469762048 write=58720256	0.00012465	0.00012542	1651	647
+stream name=unpermute_backward_fused read=528482304 write=469762048	0.00025789	0.00025801	1651	647
+stream name=permute_fused read=234881024 write=1879048192	0.00058317	0.00058408	1651	647
+stream name=sort_fused read=1879048192 write=1879048192	0.00093562	0.00093381	1651	647
+stream name=unpermute_fused read=1879048192 write=234881024	0.00048496	0.00048674	1651	647
+stream name=unpermute_backward_fused read=2113929216 write=1879048192	0.0010118	0.0010112	1651	647
+stream name=permute_fused read=33554432 write=268435456	8.4608e-05	8.5012e-05	1651	647
+stream name=sort_fused read=268435456 write=268435456	0.00013696	0.00013652	1651	647
+stream name=unpermute_fused read=268435456 write=33554432	7.353e-05	7.3971e-05	1651	647
+stream name=unpermute_backward_fused read=301989888 write=268435456	0.00015707	0.00015662	1651	647
+stream name=permute_fused read=134217728 write=1073741824	0.00033597	0.00033371	1651	647
+stream name=sort_fused read=1073741824 write=1073741824	0.00053507	0.00053243	1651	647
+stream name=unpermute_fused read=1073741824 write=134217728	0.00027922	0.00027942	1651	647
+stream name=unpermute_backward_fused read=1207959552 write=1073741824	0.0006152	0.00061411	1651	647
+stream name=permute_fused read=16777216 write=134217728	4.2276e-05	4.2692e-05	1651	647
+stream name=sort_fused read=134217728 write=134217728	6.9709e-05	6.9581e-05	1651	647
+stream name=unpermute_fused read=134217728 write=16777216	3.8944e-05	3.9566e-05	1592	698
+stream name=unpermute_backward_fused read=150994944 write=134217728	7.684e-05	7.6976e-05	1592	698
+stream name=permute_fused read=67108864 write=536870912	0.00016669	0.00016663	1592	698
+stream name=sort_fused read=536870912 write=536870912	0.00026771	0.00026744	1592	698
+stream name=unpermute_fused read=536870912 write=67108864	0.00013986	0.00014047	1592	698
+stream name=unpermute_backward_fused read=603979776 write=536870912	0.00028963	0.00029156	1592	698
+stream name=quantize_amax_fused read=134217728 write=4	4.286e-05	4.3274e-05	1583	701
+stream name=quantize_cast_both_fused read=134217728 write=134217728	7.2198e-05	7.2381e-05	1583	701
+stream name=quantize_block_both_fused read=134217728 write=138412032	9.348e-05	0.00011111	1583	701
+stream name=quantize_amax_fused read=58720256 write=4	2.0809e-05	2.1083e-05	1583	701
+stream name=quantize_cast_both_fused read=58720256 write=58720256	3.3188e-05	3.3516e-05	1583	701
+stream name=quantize_block_both_fused read=58720256 write=60555264	4.4411e-05	5.1831e-05	1583	701
+stream name=quantize_amax_fused read=67108864 write=4	2.3221e-05	2.3599e-05	1583	701
+stream name=quantize_cast_both_fused read=67108864 write=67108864	3.7684e-05	3.8058e-05	1583	701
+stream name=quantize_block_both_fused read=67108864 write=69206016	4.9989e-05	5.8376e-05	1583	701
+stream name=weighted_swiglu_fused read=67141632 write=33554432	6.7085e-05	7.8272e-05	1617	687
+stream name=weighted_swiglu_fused read=268566528 write=134217728	0.00025698	0.0002973	1617	687
+stream name=weighted_swiglu_fused read=1074266112 write=536870912	0.001015	0.0011774	1617	687
+stream name=weighted_swiglu_backward_fused read=100696064 write=67141632	0.0001032	0.00011545	1617	687
+stream name=weighted_swiglu_backward_fused read=402784256 write=268566528	0.00037834	0.00042806	1617	687
+stream name=weighted_swiglu_backward_fused read=1611137024 write=1074266112	0.0014667	0.0016944	1617	687
+stream name=weighted_swiglu_fused read=50364416 write=25165824	5.1019e-05	6.0029e-05	1617	687
+stream name=weighted_swiglu_fused read=201457664 write=100663296	0.00019392	0.00022874	1617	687
+stream name=weighted_swiglu_fused read=805830656 write=402653184	0.00076253	0.00090286	1617	687
+stream name=weighted_swiglu_backward_uneven_fused read=75530240 write=50364416	0.00018274	0.00021566	1617	687
+stream name=weighted_swiglu_backward_uneven_fused read=302120960 write=201457664	0.00070611	0.00083758	1617	687
+stream name=weighted_swiglu_backward_uneven_fused read=1208483840 write=805830656	0.0027947	0.0033109	1617	687
+stream name=weighted_swiglu_fused read=25198592 write=12582912	2.6925e-05	3.1892e-05	1617	687
+stream name=weighted_swiglu_fused read=100794368 write=50331648	9.88e-05	0.00011651	1617	687
+stream name=weighted_swiglu_fused read=403177472 write=201326592	0.00038486	0.00045381	1617	687
+stream name=weighted_swiglu_backward_uneven_fused read=37781504 write=25198592	9.8264e-05	0.00011605	1617	687
+stream name=weighted_swiglu_backward_uneven_fused read=151126016 write=100794368	0.0003751	0.00044205	1617	687
+stream name=weighted_swiglu_backward_uneven_fused read=604504064 write=403177472	0.0014711	0.0017401	1617	687
+stream name=weighted_quick_geglu_fused read=188809216 write=94371840	6.7872e-05	6.7683e-05	1617	687
+stream name=weighted_quick_geglu_fused read=755236864 write=377487360	0.00026005	0.00025899	1617	687
+stream name=weighted_quick_geglu_backward_fused read=283181056 write=188809216	0.00027443	0.00031943	1617	687
+stream name=weighted_quick_geglu_backward_fused read=1132724224 write=755236864	0.0010648	0.0012493	1617	687
+stream name=clamp_gates read=377487360 write=377487360 launches=3	0.00035968	0.00038701	1617	687
+stream name=clamp_gates_backward read=471859200 write=471859200 launches=3	0.0007423	0.00079992	1617	687
+stream name=expert_bias read=283115520 write=283115520 launches=33	0.00028445	0.00030782	1617	687
+stream name=expert_bias_wide read=660602880 write=660602880 launches=34	0.00061542	0.00067437	1617	687
+stream name=clamp_gates read=1509949440 write=1509949440 launches=3	0.0014143	0.0015231	1617	687
+stream name=clamp_gates_backward read=1887436800 write=1887436800 launches=3	0.0028804	0.0031072	1617	687
+stream name=expert_bias read=1132462080 write=1132462080 launches=33	0.00089187	0.00097157	1617	687
+stream name=expert_bias_wide read=2642411520 write=2642411520 launches=34	0.002194	0.0023932	1617	687
+stream name=swiglu_fused read=67108864 write=33554432	2.6571e-05	2.7067e-05	1617	687
+stream name=swiglu_fused read=268435456 write=134217728	9.4608e-05	9.5992e-05	1617	687
+stream name=swiglu_backward_fused read=100663296 write=67108864	6.377e-05	7.3408e-05	1617	687
+stream name=swiglu_backward_fused read=402653184 write=268435456	0.00024078	0.00027886	1617	687
+attention batch=1 heads=64 kv_heads=8 q=4096 kv=4096 head_dim=64 v_dim=64 pairs=8390656	0.00037094	0.00038637	1797	688
+attention batch=1 heads=64 kv_heads=8 q=4096 kv=4096 head_dim=64 v_dim=64 pairs=8390656 backward=1	0.0010402	0.0010905	1797	688
+attention batch=1 heads=64 kv_heads=8 q=8192 kv=8192 head_dim=64 v_dim=64 pairs=33558528	0.001261	0.0013953	1797	688
+attention batch=1 heads=64 kv_heads=8 q=8192 kv=8192 head_dim=64 v_dim=64 pairs=33558528 backward=1	0.0033532	0.0037736	1797	688
+attention batch=4 heads=64 kv_heads=8 q=4096 kv=4096 head_dim=64 v_dim=64 pairs=8390656	0.001265	0.0014343	1797	688
+attention batch=4 heads=64 kv_heads=8 q=4096 kv=4096 head_dim=64 v_dim=64 pairs=8390656 backward=1	0.0035781	0.0040203	1797	688
+attention batch=2 heads=64 kv_heads=4 q=4096 kv=4096 head_dim=128 v_dim=128 pairs=8390656	0.00090781	0.00095843	1797	688
+attention batch=2 heads=64 kv_heads=4 q=4096 kv=4096 head_dim=128 v_dim=128 pairs=8390656 backward=1	0.0028159	0.0030143	1797	688
+attention batch=1 heads=64 kv_heads=64 q=8192 kv=8192 head_dim=192 v_dim=128 pairs=33558528	0.0021857	0.0021854	1797	688
+attention batch=1 heads=64 kv_heads=64 q=8192 kv=8192 head_dim=192 v_dim=128 pairs=33558528 backward=1	0.007139	0.0072832	1797	688
+attention batch=1 heads=32 kv_heads=32 q=8192 kv=8192 head_dim=192 v_dim=128 pairs=33558528	0.001155	0.0011377	1797	688
+attention batch=1 heads=32 kv_heads=32 q=8192 kv=8192 head_dim=192 v_dim=128 pairs=33558528 backward=1	0.0038139	0.0037351	1797	688
+attention batch=1 heads=128 kv_heads=128 q=4096 kv=4096 head_dim=64 v_dim=64 pairs=8390656	0.00067126	0.00065904	1797	688
+attention batch=1 heads=128 kv_heads=128 q=4096 kv=4096 head_dim=64 v_dim=64 pairs=8390656 backward=1	0.0018131	0.0018494	1797	688
+stream name=router_fused read=8388608 write=18874368	1.5246e-05	1.7339e-05	1638	717
+stream name=router_backward_fused read=18874368 write=8388608	1.014e-05	1.0665e-05	1638	717
+stream name=router_fused read=4194304 write=9437184	9.905e-06	1.1115e-05	1638	717
+stream name=router_backward_fused read=9437184 write=4194304	6.46e-06	6.678e-06	1638	717
+stream name=router_fused read=2097152 write=4718592	6.927e-06	7.6855e-06	1638	717
+stream name=router_backward_fused read=4718592 write=2097152	4.939e-06	5.11e-06	1638	717
+stream name=router_fused read=16777216 write=37748736	2.5461e-05	2.9415e-05	1638	717
+stream name=router_backward_fused read=37748736 write=16777216	1.6147e-05	1.6486e-05	1638	717
