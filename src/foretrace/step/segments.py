@@ -34,15 +34,25 @@ REPLAYED: dict[CudaGraphs, tuple[GraphScope, ...]] = {
 }
 """The parts of a layer that CUDA graphs replay; `full` replays everything."""
 
-LOOPED_LAUNCH = 8.5 / 31
+LOOPED_LAUNCH = 0.25
 """The host's time for a further kernel of a loop in C++, as a share of a launch from Python.
 
-Published grouped products of a B200 through Transformer Engine (SimuMax's, 80 and 160 groups) end at 8.6 to 9.1 us a
-group where their work would take 3 to 5; an eager launch takes 31 us (`stacks.py`). A tensor that the host handles in
-Python takes about as long: with no launches of their own, 64 experts take 1.2 ms forward and 2.1 ms backward on a Grace
-CPU (TransformerEngine issue 2897), 4 and 8 us an expert and product on x86. So does a hook that Megatron-core runs for
-the gradient of each parameter (`_make_backward_post_hook`); that is a judgement.
+On an H200's host (`benchmarks/gpu/experts.py`): 6.5 to 7.9 us, where launches of an eager model take 28 us on average.
+A tensor that the host handles in Python is taken to cost as much: with no launches of their own, 64 experts take 1.2 ms
+forward and 2.1 ms backward on a Grace CPU (TransformerEngine issue 2897), which is 4 and 8 us an expert and product
+where a launch takes 31 us. So is a hook that Megatron-core runs for the gradient of each parameter
+(`_make_backward_post_hook`); that is a judgement.
 """
+
+LOOPED_PRODUCT = 0.5
+"""The same of a further product: cuBLAS looks for its algorithm, 14.4 to 15.3 us. Published grouped products of a B200
+through Transformer Engine (SimuMax's, 80 and 160 groups) end at 8.6 to 9.1 us a group where their work would take 3 to
+5; that host is faster."""
+
+PHASE_WEIGHTS = {Phase.FORWARD: 0.85}
+BACKWARD_WEIGHT = 1.15
+"""The host's time for a launch of the forward, and of all others, as a multiple of the mean: autograd takes longer. Of a
+small model on three hosts with an H200: 25.0 and 26.7 us, 20.9 and 32.6 us (`foretrace measure gpu`)."""
 
 COLLECTIVE_LAUNCHES = 2
 """Launches of the host for one collective: torch.distributed records events and makes streams wait around NCCL's own
@@ -241,11 +251,15 @@ def _same_phase(first: Compute, other: Compute) -> bool:
 
 
 def _launches(item: Item) -> float:
+    weight = PHASE_WEIGHTS.get(item.phase, BACKWARD_WEIGHT)
     if isinstance(item, Compute):
-        return sum(count * _kernel_launches(kernel) for count, kernel in item.kernels) + item.handled * LOOPED_LAUNCH
-    return COLLECTIVE_LAUNCHES if isinstance(item, Call) else 0
+        launches = sum(count * _kernel_launches(kernel) for count, kernel in item.kernels)
+        return weight * (launches + item.handled * LOOPED_LAUNCH)
+    return weight * COLLECTIVE_LAUNCHES if isinstance(item, Call) else 0.0
 
 
 def _kernel_launches(kernel: Kernel) -> float:
-    looped = kernel.separate if isinstance(kernel, GroupedGemm) else isinstance(kernel, Stream) and kernel.looped
+    if isinstance(kernel, GroupedGemm) and kernel.separate:
+        return 1 + (kernel.launches - 1) * LOOPED_PRODUCT
+    looped = isinstance(kernel, Stream) and kernel.looped
     return 1 + (kernel.launches - 1) * LOOPED_LAUNCH if looped else kernel.launches

@@ -19,13 +19,14 @@ from foretrace.step.spec import Call, Compute, HostWork, Launches
 Detail = Literal["segment", "kernel"]
 """Whether kernels that run without a break between communications are one op, or each an op of its own."""
 
-_SYNC_LAUNCHES = 2
+_SYNC_LAUNCHES = 1.4
 
 
 def sync_gap_s(launch_s: float) -> float:
     """Returns how long the GPU idles after the host has waited for it, where a launch takes `launch_s`.
 
-    The host notices the end of a copy, then launches the next kernel.
+    The host notices the end of a copy, then launches the next kernel: on an H200's host 10.4 us where the GPU has
+    ended, and 28 us (`benchmarks/gpu/experts.py`).
     """
     return _SYNC_LAUNCHES * launch_s
 

@@ -95,7 +95,15 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
     about_recent = ("graphs of the whole step, HybridEP, overlapped all-to-alls: as its recipes set",) if recent else ()
     # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)
     about_overlap = ("asynchronous tensor parallelism is not modelled: left out",) if "async tp" in words else ()
-    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack, *about_dtypes, *about_recent, *about_overlap)
+    return plan, (
+        *about_precision,
+        *about_zero,
+        *about_recompute,
+        *about_stack,
+        *about_dtypes,
+        *about_recent,
+        *about_overlap,
+    )
 
 
 def _dtypes(config: RunConfig, precision: Precision, zero: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:

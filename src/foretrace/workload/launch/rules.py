@@ -304,7 +304,9 @@ def stack_rule(name: str, stacks: Mapping[str, str]) -> Rule:
         ("stack",),
         lambda _: {},
         lambda _: {"stack": name},
-        lambda setting: None if setting.stack.name in stacks else f"what runs is {' or '.join(dict.fromkeys(stacks.values()))}",
+        lambda setting: (
+            None if setting.stack.name in stacks else f"what runs is {' or '.join(dict.fromkeys(stacks.values()))}"
+        ),
     )
 
 
