@@ -13,7 +13,7 @@ FAMILY_STACKS: Final = {
     "korthikanti": "megatron-2021",
     "sc21": "megatron-2021",
     "mt-nlg": "megatron-2021",
-    "llm-foundry": "llm-foundry",
+    "llm-foundry": "llm-foundry-2023",
     "megatron-bridge": "megatron-core",
     "nemo": "megatron-core",
     "megascale": "megatron-core",

@@ -17,8 +17,8 @@ class Stack:
 
     name: str
     title: str
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn"]
-    """unfused: products, scale-mask-softmax and dropout as kernels of their own."""
+    attention: Literal["unfused", "flash1", "triton", "flash2", "flash3", "cudnn"]
+    """unfused: products, scale-mask-softmax and dropout as kernels of their own; triton: FlashAttention-1 in Triton."""
     norm: Literal["fused", "engine", "eager", "compiled"]
     """fused: one kernel each way; engine: the same of Transformer Engine or cuDNN, which are faster backward; eager: as
     many as PyTorch's own operators; compiled: fused with its neighbours."""
@@ -59,6 +59,8 @@ class Stack:
     """Whether ranks of tp hold copies of a head of keys and values where there are fewer of them than ranks."""
     copies_value: bool = False
     """Whether values are copied out of the joint projection before attention, so that it can be freed."""
+    packs_sequences: bool = False
+    """Whether queries, keys and values are copied to where padding is left out, and the output back, padding or not."""
     weight_first: bool = False
     """Whether a linear layer's weight gradient runs before its input gradient (PyTorch's own `mm` backward)."""
     fused_bias_gradient: bool = False

@@ -219,8 +219,9 @@ FSDP_COMPILE: Final = replace(
 LLM_FOUNDRY: Final = replace(
     TORCH_EAGER,
     name="llm-foundry",
-    title="LLM Foundry (Composer, FSDP1)",
-    attention="flash1",
+    title="LLM Foundry of 2024 (Composer, FSDP1)",
+    attention="flash2",
+    packs_sequences=True,
     loss="fused",
     parameter_dtype="fp32",
     gradient_dtype="bf16",
@@ -239,14 +240,38 @@ LLM_FOUNDRY: Final = replace(
         "loss: fused_crossentropy of flash-attention is the default loss_fn of llmfoundry/models/mpt",
         "metrics: use_train_metrics is on by default: two of composer/metrics/nlp.py, each a torch.nn.CrossEntropyLoss",
         "gathering: Composer's default backward_prefetch is BACKWARD_POST",
-        "attention: attn_impl triton of its pretraining yamls of 2023, FlashAttention-1's algorithm with ALiBi",
+        "attention: scripts/train/benchmarking/submit_benchmarks.py of 2024, --attn_impl flash with flash-attn 2.4",
+        "packing: llmfoundry/models/layers/attention.py, flash_attn_fn: index_first_axis of flash-attn's bert_padding"
+        " for each of q, k and v, then pad_input",
+        "launch: as torch-eager",
+    ),
+)
+
+LLM_FOUNDRY_2023: Final = replace(
+    LLM_FOUNDRY,
+    name="llm-foundry-2023",
+    title="LLM Foundry of 2023, attention in Triton",
+    attention="triton",
+    packs_sequences=False,
+    sources=(
+        *LLM_FOUNDRY.sources[:-3],
+        "attention: submit_benchmarks.py of 2023, --attn_impl triton, as the pretraining yamls: flash_attn_triton.py",
         "launch: as torch-eager",
     ),
 )
 
 STACKS: Final[dict[str, Stack]] = {
     entry.name: entry
-    for entry in (MEGATRON_CORE, MEGATRON_2021, FSDP, FSDP_COMPILE, LLM_FOUNDRY, TORCH_EAGER, TORCH_COMPILE)
+    for entry in (
+        MEGATRON_CORE,
+        MEGATRON_2021,
+        FSDP,
+        FSDP_COMPILE,
+        LLM_FOUNDRY,
+        LLM_FOUNDRY_2023,
+        TORCH_EAGER,
+        TORCH_COMPILE,
+    )
 }
 
 

@@ -279,7 +279,7 @@ class TestPlan:
         ("family", "notes", "stack"),
         [
             ("korthikanti", "", "megatron-2021"),
-            ("llm-foundry", "", "llm-foundry"),
+            ("llm-foundry", "", "llm-foundry-2023"),
             ("torchtitan", "local batch size 2; eager", "fsdp"),
             ("torchtitan", "local batch size 2; compile+fp8", "fsdp-compile"),
             ("simumax-b200", "", "megatron-core"),

@@ -150,6 +150,7 @@ LAUNCHERS: Final[dict[str, Launcher]] = {
     # Asynchronous tensor parallelism is a pass of torch.compile (enable_async_tensor_parallel).
     "fsdp-compile": replace(_TORCHTITAN, values={**_TORCHTITAN.values, "tp_overlap": _EITHER}),
     "llm-foundry": _COMPOSER,
+    "llm-foundry-2023": _COMPOSER,
     "torch-eager": _PYTORCH,
     "torch-compile": replace(_PYTORCH, values={**_PYTORCH.values, "tp_overlap": _EITHER}),
 }

@@ -28,7 +28,7 @@ def _all(work: Work) -> tuple[Item, ...]:
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT])
-@pytest.mark.parametrize("name", sorted(set(STACKS) - {"megatron-2021"}))
+@pytest.mark.parametrize("name", sorted(name for name, entry in STACKS.items() if entry.attention != "unfused"))
 def test_forward_flops_are_the_closed_formula(model: Model, name: str) -> None:
     of = setting(model, name, mbs=2)
     layers = [layer_work(of, layer, number) for number, layer in enumerate(model.layers)]
@@ -157,6 +157,19 @@ def test_context_parallelism_divides_attention(comm: str) -> None:
         assert [one.collective for one in found] == [Collective.ALL_TO_ALL] * 4
     else:
         assert [(one.bytes, one.concurrent) for one in found] == [(keys_and_values, "next" if comm == "p2p" else None)]
+
+
+def test_llm_foundry_packs_sequences_around_flash_attention_2() -> None:
+    packed, plain = (_work(setting(GPT, name)) for name in ("llm-foundry", "llm-foundry-2023"))
+    size = 1024 * 1024 * 2
+    more = streams(packed.forward) - streams(plain.forward)
+    assert more == {"copy": 3, "zero": 1, "put_rows": 1}
+    assert streams(packed.backward) - streams(plain.backward) == {"zero": 3, "scatter_rows": 3, "copy": 1}
+    assert packed.saved_bytes == plain.saved_bytes + size, "the output is there twice"
+    backends = [
+        {one.backend for _, one in kernels(_all(work)) if isinstance(one, Attention)} for work in (packed, plain)
+    ]
+    assert backends == [{"flash2"}, {"triton"}]
 
 
 def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -> None:
