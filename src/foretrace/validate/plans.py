@@ -193,6 +193,8 @@ def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
     if config.style:
         return "torch-compile" if config.compiled else "torch-eager", ()
     family = config.family.lower()
+    if family == "sc21" and zero == 3:
+        return "deepspeed-2021", ()
     if family in FAMILY_STACKS:
         return FAMILY_STACKS[family], ()
     if family.startswith("simumax"):

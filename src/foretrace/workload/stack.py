@@ -102,7 +102,10 @@ class Stack:
     """ZeRO-3: whether a layer's parameters are gathered again before the gradients of the layer behind it are reduced
     (FSDP's BACKWARD_PRE); else after, so that the backward waits for both."""
     copies_gathered: bool = False
-    """ZeRO-3: whether gathered parameters are copied out of one buffer, and gradients into one (FSDP2)."""
+    """ZeRO-3: whether gathered parameters are copied out of one buffer, and gradients into one (FSDP2, DeepSpeed)."""
+    lists_tensors: bool = False
+    """ZeRO-3: whether every tensor is gathered, and its gradient reduced, by a collective of its own over a list of
+    ranks' parts, for which the host waits (DeepSpeed of 2021)."""
     metrics: int = 0
     """How many training metrics compute the cross-entropy again, from a copy in fp32, after every backward."""
     loss_scaling: bool = False

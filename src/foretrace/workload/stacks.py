@@ -168,6 +168,27 @@ MEGATRON_2021: Final = replace(
     ),
 )
 
+DEEPSPEED_2021: Final = replace(
+    MEGATRON_2021,
+    name="deepspeed-2021",
+    title="DeepSpeed's ZeRO-3 of 2021 with Megatron-LM",
+    gradient_dtype="fp16",
+    fused_gradient_accumulation=False,
+    zero=3,
+    weight_first=True,
+    copies_gathered=True,
+    lists_tensors=True,
+    zero2_splits="parameters",
+    sources=(
+        *MEGATRON_2021.sources[:3],
+        "gathering: deepspeed/runtime/zero/partition_parameters.py of 0.3.15, _allgather_param and"
+        " _reduce_scatter_gradient; stage3.py, prefetch_next_sub_modules and _synchronize_communication",
+        "lists: torch/lib/c10d/ProcessGroupNCCL.cpp of 1.8, which copies every part of a list",
+        "settings: DeepSpeedExamples, Megatron-LM-v1.1.5-ZeRO3, ds_zero_stage_3_config.json: no overlap_comm",
+        "launch: as torch-eager",
+    ),
+)
+
 FSDP: Final = replace(
     TORCH_EAGER,
     name="fsdp",
@@ -265,6 +286,7 @@ STACKS: Final[dict[str, Stack]] = {
     for entry in (
         MEGATRON_CORE,
         MEGATRON_2021,
+        DEEPSPEED_2021,
         FSDP,
         FSDP_COMPILE,
         LLM_FOUNDRY,

@@ -289,6 +289,10 @@ class TestPlan:
     def test_stacks(self, family: str, notes: str, stack: str) -> None:
         assert job_of(row(family=family, notes=notes)).plan.stack == stack
 
+    def test_stacks_by_what_else_a_row_says(self) -> None:
+        assert job_of(row(family="sc21", sharding="ZeRO-3 (DeepSpeed)")).plan.stack == "deepspeed-2021"
+        assert job_of(row(family="sc21", sharding="none")).plan.stack == "megatron-2021"
+
     @pytest.mark.parametrize(
         ("facts", "dtypes"),
         [

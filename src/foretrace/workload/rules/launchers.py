@@ -87,6 +87,18 @@ _MEGATRON_2021: Final = Launcher(
     ),
 )
 
+_DEEPSPEED_2021: Final = Launcher(
+    "DeepSpeed with Megatron-LM",
+    {
+        **_MEGATRON_2021.values,
+        "pp": (1,),
+        "vpp": (1,),
+        "zero": (3,),
+    },
+    uneven_stages=False,
+    sources=("DeepSpeedExamples, Megatron-LM-v1.1.5-ZeRO3: tensor parallelism and ZeRO-3",),
+)
+
 _TORCHTITAN: Final = Launcher(
     "torchtitan",
     {
@@ -146,6 +158,7 @@ _PYTORCH: Final = replace(
 LAUNCHERS: Final[dict[str, Launcher]] = {
     "megatron-core": _MEGATRON,
     "megatron-2021": _MEGATRON_2021,
+    "deepspeed-2021": _DEEPSPEED_2021,
     "fsdp": _TORCHTITAN,
     # Asynchronous tensor parallelism is a pass of torch.compile (enable_async_tensor_parallel).
     "fsdp-compile": replace(_TORCHTITAN, values={**_TORCHTITAN.values, "tp_overlap": _EITHER}),
