@@ -61,6 +61,8 @@ class Stack:
     """Whether values are copied out of the joint projection before attention, so that it can be freed."""
     packs_sequences: bool = False
     """Whether queries, keys and values are copied to where padding is left out, and the output back, padding or not."""
+    pytorch_ring: bool = False
+    """Whether context parallelism is PyTorch's ring attention, by all-gather or around the ring."""
     weight_first: bool = False
     """Whether a linear layer's weight gradient runs before its input gradient (PyTorch's own `mm` backward)."""
     fused_bias_gradient: bool = False

@@ -40,6 +40,7 @@ TORCH_EAGER: Final = Stack(
     hides_tp_backward=False,
     launch_s=_EAGER_LAUNCH_S,
     padded_vocab=1,
+    pytorch_ring=True,
     weight_first=True,
     recompute_modules=(*_WRAPPED_MODULES, *_WITHOUT_OUTPUT),
     offloads_modules=True,
@@ -50,6 +51,7 @@ TORCH_EAGER: Final = Stack(
     sources=(
         "kernels and their order: Kineto trace of a TinyLlama step (PyTorch 2.11, H200)",
         "early stop: torch.utils.checkpoint, set_checkpoint_early_stop",
+        "context parallelism: torch/distributed/tensor/experimental/_attention.py of 2.6 and later",
         "ZeRO-2: FSDP's SHARD_GRAD_OP, or reshard_after_forward=False of fully_shard",
         "launch: foretrace measure gpu on two machines with an H200",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,6 +26,10 @@ def _work(of: Setting) -> Work:
 
 def _all(work: Work) -> tuple[Item, ...]:
     return (*work.forward, *work.backward)
+
+
+def _named(items: Iterable[Item], name: str) -> list[Item]:
+    return [item for item in items if item.name == name]
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT])
@@ -157,6 +162,20 @@ def test_context_parallelism_divides_attention(comm: str) -> None:
         assert [one.collective for one in found] == [Collective.ALL_TO_ALL] * 4
     else:
         assert [(one.bytes, one.concurrent) for one in found] == [(keys_and_values, "next" if comm == "p2p" else None)]
+
+
+@pytest.mark.parametrize(("name", "compiled"), [("fsdp", False), ("fsdp-compile", True)])
+def test_pytorch_attends_to_one_rank_after_the_other_and_merges_in_fp32(name: str, compiled: bool) -> None:
+    work = _work(setting(LLAMA, name, seq_len=4096, cp=4, cp_comm="all_gather"))
+    keys_and_values = 2 * 4096 * 16 * 64 * 2  # keys and values of all query heads
+    beside = None if compiled else "next"
+    assert [(one.bytes, one.concurrent) for one in talks(work.forward, "cp")] == [(keys_and_values, beside)]
+    # Backward, gradients of both in fp32 go along.
+    assert [(one.bytes, one.concurrent) for one in talks(work.backward, "cp")] == [(3 * keys_and_values, beside)]
+    assert [count for count, _ in kernels(_named(work.forward, "attention"))] == [1, 3], "its own part, three others"
+    merges = streams(_named(work.forward, "attention merge"))
+    assert merges["add"] == (3 if compiled else 2 * 3)
+    assert streams(_named(work.backward, "attention merge"))["add"] == 2 * 4
 
 
 def test_llm_foundry_packs_sequences_around_flash_attention_2() -> None:
