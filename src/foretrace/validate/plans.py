@@ -199,6 +199,8 @@ def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
         return FAMILY_STACKS[family], ()
     if family.startswith("simumax"):
         return "megatron-core", ()
+    if family.startswith("torchtitan") and "row" in config.dtype.lower():
+        return "fsdp-compile-rowwise", ()
     if family.startswith("torchtitan"):
         return ("fsdp-compile" if "compile" in config.notes.lower() else "fsdp"), ()
     if "fsdp" in config.sharding.lower() and zero == 3 and "megatron" not in config.notes.lower():

@@ -81,6 +81,8 @@ class Stack:
     """Whether recompute stops at the last tensor that the backward needs (non-reentrant checkpoints)."""
     separate_experts: bool = False
     """Whether each expert's product, and the quantization of its rows, is a launch of its own, in a loop in C++."""
+    fp8_scales: Literal["tensor", "rows"] = "tensor"
+    """`fp8`: whether operands have one scale, or one for each row."""
     swizzles_scales: Literal["operands", "weights"] = "weights"
     """Block-scaled products: whose scales a kernel puts in the order of tensor cores before the product. From
     Transformer Engine 2.12 on, quantization writes those of activations and gradients in that order."""

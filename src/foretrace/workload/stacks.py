@@ -239,6 +239,19 @@ FSDP_COMPILE: Final = replace(
     ),
 )
 
+FSDP_COMPILE_ROWWISE: Final = replace(
+    FSDP_COMPILE,
+    name="fsdp-compile-rowwise",
+    title="The same with torchao's row-wise recipe of fp8",
+    fp8_scales="rows",
+    sources=(
+        *FSDP_COMPILE.sources,
+        "rows: torchao/float8/config.py, recipe rowwise; float8_linear.py, matmul_with_hp_or_float8_args",
+        "gathering in 16 bits: torchtitan/models/llama3/parallelize.py, enable_float8_tensorwise_tp",
+        "scaling after cuBLAS: torchao pull request 1325; casts: compiled, timed on an H200",
+    ),
+)
+
 LLM_FOUNDRY: Final = replace(
     TORCH_EAGER,
     name="llm-foundry",
@@ -291,6 +304,7 @@ STACKS: Final[dict[str, Stack]] = {
         DEEPSPEED_2021,
         FSDP,
         FSDP_COMPILE,
+        FSDP_COMPILE_ROWWISE,
         LLM_FOUNDRY,
         LLM_FOUNDRY_2023,
         TORCH_EAGER,

@@ -292,6 +292,8 @@ class TestPlan:
     def test_stacks_by_what_else_a_row_says(self) -> None:
         assert job_of(row(family="sc21", sharding="ZeRO-3 (DeepSpeed)")).plan.stack == "deepspeed-2021"
         assert job_of(row(family="sc21", sharding="none")).plan.stack == "megatron-2021"
+        rows = job_of(row(family="torchtitan", dtype="FP8 rowwise", notes="compile"))
+        assert (rows.plan.stack, rows.plan.precision) == ("fsdp-compile-rowwise", "fp8")
 
     @pytest.mark.parametrize(
         ("facts", "dtypes"),

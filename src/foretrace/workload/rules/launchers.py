@@ -162,6 +162,7 @@ LAUNCHERS: Final[dict[str, Launcher]] = {
     "fsdp": _TORCHTITAN,
     # Asynchronous tensor parallelism is a pass of torch.compile (enable_async_tensor_parallel).
     "fsdp-compile": replace(_TORCHTITAN, values={**_TORCHTITAN.values, "tp_overlap": _EITHER}),
+    "fsdp-compile-rowwise": replace(_TORCHTITAN, values={**_TORCHTITAN.values, "tp_overlap": _EITHER}),
     "llm-foundry": _COMPOSER,
     "llm-foundry-2023": _COMPOSER,
     "torch-eager": _PYTORCH,

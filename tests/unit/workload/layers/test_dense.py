@@ -178,6 +178,33 @@ def test_pytorch_attends_to_one_rank_after_the_other_and_merges_in_fp32(name: st
     assert streams(_named(work.backward, "attention merge"))["add"] == 2 * 4
 
 
+def test_rows_of_fp8_operands_are_scaled_where_they_are_whole() -> None:
+    tensor, rows = (
+        _work(setting(LLAMA, name, tp=4, precision="fp8")) for name in ("fsdp-compile", "fsdp-compile-rowwise")
+    )
+    # What is gathered is in 16 bits, and then quantized whole; the products are the same.
+    assert talks(rows.forward)[0].bytes == 2 * talks(tensor.forward)[0].bytes
+    assert talks(rows.forward)[0].bytes == talks(_work(setting(LLAMA, "fsdp-compile", tp=4)).forward)[0].bytes
+    assert product_flops(_all(rows)) == product_flops(_all(tensor))
+    products = [one for _, one in kernels(_all(rows)) if isinstance(one, Gemm)]
+    assert {one.dtype for one in products} == {"fp8"}
+    # Seven weights, and the inputs of attention, of its projection back, of gate and up together, and of down.
+    assert streams(rows.forward)["quantize_rows"] == 7 + 4
+    assert streams(rows.backward)["quantize_rows"] == 7
+    assert streams(rows.backward)["quantize_columns"] == 2 * (7 + 7 + 4)
+    assert streams(rows.backward)["mul"] == 7, "results of input gradients are scaled after them"
+    bf16 = _work(setting(LLAMA, "fsdp-compile", tp=4))
+    assert rows.saved_bytes == bf16.saved_bytes, "inputs are kept in 16 bits"
+
+
+def test_rows_are_scaled_in_fp8_alone() -> None:
+    for precision in ("bf16", "fp8_block"):
+        plain, rows = (
+            _work(setting(LLAMA, name, precision=precision)) for name in ("fsdp-compile", "fsdp-compile-rowwise")
+        )
+        assert (plain.forward, plain.backward, plain.saved_bytes) == (rows.forward, rows.backward, rows.saved_bytes)
+
+
 def test_llm_foundry_packs_sequences_around_flash_attention_2() -> None:
     packed, plain = (_work(setting(GPT, name)) for name in ("llm-foundry", "llm-foundry-2023"))
     size = 1024 * 1024 * 2
