@@ -85,9 +85,11 @@ CUDNN_ROWS = {
 NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results (April 2026, commit 3929da2)."""
 CUDNN_BATCH = 2
 EARLY_CUDNN = "cudnn_2025"
-"""The backend of B200's published rows, whose cuDNN was of 2025: up to 9.10.2, NVIDIA's own reach 1,434 and 1,201 TFLOP/s
-with 32,768 tokens (cudnn-frontend 1.13, benchmark/sdpa_benchmark_training), where 9.18 reaches 1,686 and 1,441 on a
-GB200."""
+"""The backend of B200's published rows, whose cuDNN was of 2025.
+
+NVIDIA's own results with 9.10.2 are 1,434 and 1,201 TFLOP/s for 32,768 tokens on a B200 (cudnn-frontend 1.13,
+benchmark/sdpa_benchmark_training), with 9.18 1,686 and 1,441 on a GB200.
+"""
 HEADER = """
 # Constants of the efficiency model of kernels that measurements give: written by benchmarks/fit_kernels.py; not to be
 # edited. What each list means is said in efficiency.yaml. Comments give the error left over the rows it was fitted on.

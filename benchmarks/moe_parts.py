@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field
 
-from accuracy import TABLE, Table, write_page
-
 import foretrace as ft
+from accuracy import TABLE, Table, write_page
 from foretrace.cost.unit_costs import UnitPricer, items_in
 from foretrace.inputs.model.input import ModelInput
-from foretrace.program.dispatch import parse_dispatch
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel
 from foretrace.readings.answer.answer import Answer
 from foretrace.schedules import ActionKind
@@ -25,7 +23,6 @@ from foretrace.simulation.simulate_input import on_host
 from foretrace.step.spec import Call, Compute, Item
 from foretrace.validate.rows import RowJob, job_of
 from foretrace.validate.training_runs import read_training_runs
-from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.step_spec import chunks_of, works_of
 

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/add_to_profile.py benchmarks/gpu/experts_h200.jsonl
 
-Rows of an earlier call are replaced. A kernel that the profile has already keeps its time. Afterwards `benchmarks/fit_kernels.py --write` fits the model to them.
+Rows of an earlier call are replaced. A kernel that the profile has already keeps its time. Afterwards
+`benchmarks/fit_kernels.py --write` fits the model to them.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ class _BlockWriter:
         unit, after = units[number], self._refs(self.exits[current - 1 : current]) if current > 0 else start
         sharded, fetched = self.owner.sharded, list[OpRef]()
         if sharded and sharded.gathers(unit, self.kind):
-            fetched += sharded.gather(self.block, unit, after, phase=self.phase, **self.facts)
+            fetched += sharded.gather(self.block, unit, self.kind, after, phase=self.phase, **self.facts)
         if self.kind in OPENS and (size := unit.offloaded_bytes):
             # It is in the lane after the unit before the current one, whose memory may be used again.
             room = self._instant("prefetch", layer=unit.layer, alloc={"activations": size})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from foretrace.program.block import BlockBuilder, OpRef
@@ -11,8 +11,8 @@ from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Stream
 from foretrace.program.program import Communicator
 from foretrace.schedules import ActionKind
-from foretrace.step.segments import OPENS
-from foretrace.step.spec import Call, Compute, Item, Sharding, Unit, Work
+from foretrace.step.segments import CLOSES, OPENS
+from foretrace.step.spec import Call, Compute, HostWork, Item, Sharding, Unit, Work
 
 GRADIENT_BUFFERS: Final = 2
 """Units whose whole gradients are there at once where every backward reduces them.
@@ -66,33 +66,45 @@ class ShardedUnits:
     def calls(self, unit: Unit) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
         """Returns the gathers of a unit's parameters and the reductions of its gradients, without those of replicas."""
         split = _split(self.spec, unit)
+        messages = self._messages(unit.work)
         gathers = tuple(
-            Call("gather", Phase.FORWARD, Collective.ALL_GATHER, group, _gathered(self.spec, count, narrow))
+            Call("gather", Phase.FORWARD, Collective.ALL_GATHER, group, _gathered(self.spec, count, narrow) // messages)
             for count, narrow, group in split
             if self.spec.gathers
+            for _ in range(messages)
         )
         reductions = tuple(
-            Call("reduce", Phase.BACKWARD, Collective.REDUCE_SCATTER, group, self.spec.gradient_bytes * count)
+            Call(
+                "reduce", Phase.BACKWARD, Collective.REDUCE_SCATTER, group, self.spec.gradient_bytes * count // messages
+            )
             for count, _, group in split
+            for _ in range(messages)
         )
         return gathers, reductions
 
-    def gather(self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], **facts: Any) -> list[OpRef]:
+    def gather(
+        self, block: BlockBuilder, unit: Unit, kind: ActionKind, after: Sequence[OpRef], **facts: Any
+    ) -> list[OpRef]:
         """Appends the all-gathers of a unit's parameters, dense ones and those of experts."""
-        return [
-            block.collective(
-                Collective.ALL_GATHER,
-                self.groups[group],
-                name=f"gather {unit.work.name}",
-                lane="dp",
-                bytes=_gathered(self.spec, count, narrow),
-                layer=unit.layer,
-                after=after,
-                alloc=None if self._holds(unit) else {"buffers": _gathered(self.spec, count, narrow)},
-                **facts,
-            )
-            for count, narrow, group in _split(self.spec, unit)
-        ]
+        messages, passes = self._messages(unit.work), self._passes(unit.work, kind)
+        gathers = list[OpRef]()
+        for count, narrow, group in _split(self.spec, unit):
+            size = _gathered(self.spec, count, narrow)
+            for number in range(passes * messages):
+                held = {} if self._holds(unit) or number >= messages else {"buffers": _part(size, messages, number)}
+                gather = block.collective(
+                    Collective.ALL_GATHER,
+                    self.groups[group],
+                    name=f"gather {unit.work.name}",
+                    lane="dp",
+                    bytes=_part(size, messages, number % messages),
+                    layer=unit.layer,
+                    after=after,
+                    alloc=held or None,
+                    **facts,
+                )
+                gathers.append(gather)
+        return gathers
 
     def reduce(
         self, block: BlockBuilder, unit: Unit, after: Sequence[OpRef], chunk: int
@@ -104,21 +116,24 @@ class ShardedUnits:
         scattered, replicated = list[OpRef](), list[OpRef]()
         size, held = self.spec.gradient_bytes, self.spec.parameter_bytes
         facts: dict[str, Any] = {"phase": Phase.BACKWARD, "chunk": chunk, "layer": unit.layer}
+        messages = self._messages(unit.work)
         for count, _, group in _split(self.spec, unit):
             copied = self._copied_bytes(count)
             freed = copied + held * count if self.spec.gathers else 0
-            scatter = block.collective(
-                Collective.REDUCE_SCATTER,
-                self.groups[group],
-                name=f"reduce {unit.work.name}",
-                lane="dp" if self.spec.overlap else "compute",
-                bytes=size * count,
-                after=after,
-                alloc={"buffers": copied} if copied else None,
-                free={"buffers": freed} if freed else None,
-                **facts,
-            )
-            scattered.append(scatter)
+            for number in range(messages):
+                alloc, free = _part(copied, messages, number), _part(freed, messages, number)
+                scatter = block.collective(
+                    Collective.REDUCE_SCATTER,
+                    self.groups[group],
+                    name=f"reduce {unit.work.name}",
+                    lane="dp" if self.spec.overlap else "compute",
+                    bytes=_part(size * count, messages, number),
+                    after=after,
+                    alloc={"buffers": alloc} if alloc else None,
+                    free={"buffers": free} if free else None,
+                    **facts,
+                )
+                scattered.append(scatter)
             if group == "shard" and self.spec.replicas > 1:
                 replica = block.collective(
                     Collective.ALL_REDUCE,
@@ -126,7 +141,7 @@ class ShardedUnits:
                     name=f"replicate {unit.work.name}",
                     lane="replicate",
                     bytes=size * count // self.spec.ranks,
-                    after=scatter,
+                    after=scattered[-1],
                     **facts,
                 )
                 replicated.append(replica)
@@ -135,7 +150,11 @@ class ShardedUnits:
     def with_copies(self, work: Work, kind: ActionKind, items: Sequence[Item]) -> Sequence[Item]:
         """Returns a unit's items in an action between copies from and to the buffers of its collectives, if any."""
         count = work.parameters if self.spec.ranks > 1 else 0
-        if not count or not self.spec.copies:
+        if not count:
+            return items
+        if self.spec.listing is not None:
+            items = self._listed(self.spec.listing, work, kind, items)
+        if not self.spec.copies:
             return items
         gathered, reduced = self.spec.parameter_bytes * count, self.spec.gradient_bytes * count
         phase = Phase.FORWARD if kind == ActionKind.FORWARD else Phase.BACKWARD_INPUT
@@ -145,6 +164,27 @@ class ShardedUnits:
         into = Compute("copy gradients", Phase.BACKWARD_WEIGHT, ((1, Stream("cast", gathered, reduced)),))
         first = [out] if kind != ActionKind.BACKWARD_WEIGHT and self.spec.reshard else []
         return [*first, *items, *([into] if kind != ActionKind.BACKWARD_INPUT else [])]
+
+    def _listed(self, listing: HostWork, work: Work, kind: ActionKind, items: Sequence[Item]) -> Sequence[Item]:
+        """Returns a unit's items between the host's work for its collectives."""
+        messages = self._messages(work)
+
+        def host(times: int, phase: Phase) -> list[Item]:
+            return [replace(listing, seconds=times * listing.seconds, phase=phase)] if times else []
+
+        before = host(
+            messages * self._passes(work, kind), Phase.FORWARD if kind == ActionKind.FORWARD else Phase.BACKWARD
+        )
+        return [*before, *items, *host(messages * (kind in CLOSES), Phase.BACKWARD)]
+
+    def _messages(self, work: Work) -> int:
+        """Returns by how many collectives a unit's parameters are gathered, and its gradients reduced."""
+        return 1 if self.spec.listing is None else max(work.tensors, 1)
+
+    def _passes(self, work: Work, kind: ActionKind) -> int:
+        """Returns how often an action gathers a unit: also between its recomputation and its backward, for DeepSpeed
+        drops a tensor that more than a billion parameters are used before (`stage3_max_reuse_distance`)."""
+        return 2 if self.spec.listing is not None and kind in OPENS and work.recompute else 1
 
     def _holds(self, unit: Unit) -> bool:
         """Returns whether a unit's gathered parameters have memory of their own, which all microbatches use."""
@@ -170,6 +210,11 @@ def _split(spec: Sharding, unit: Unit) -> list[tuple[int, int, str]]:
         (work.expert_parameters, work.narrow_expert_parameters, "edp", spec.expert_ranks),
     )
     return [(count, narrow, group) for count, narrow, group, ranks in both if count and ranks > 1]
+
+
+def _part(total: int, parts: int, number: int) -> int:
+    """Returns one of so many nearly equal parts of a size."""
+    return total * (number + 1) // parts - total * number // parts
 
 
 def _gathered(spec: Sharding, count: int, narrow: int) -> int:

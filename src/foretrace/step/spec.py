@@ -136,6 +136,7 @@ class Work:
             gives weight gradients.
         offloaded_bytes: Memory of `saved_bytes` that goes to the host and back, where not all of it does.
         largest_bytes: Its largest tensor, kept or not: the size that an allocator finds hardest to place.
+        tensors: Its tensors of dense parameters, small ones left out.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Work:
     weight_share: float | None = None
     offloaded_bytes: int = 0
     largest_bytes: int = 0
+    tensors: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,6 +302,8 @@ class Sharding:
         holds: Whether gathered parameters that the forward does not drop have memory of their own all the time: where
             several microbatches are on their way and share them.
         narrow_parameter_bytes: The size of one gathered parameter of a layer that computes in 8 bits or fewer.
+        listing: The host's work before a tensor is gathered or its gradient reduced, each by a collective of its own;
+            None: a unit is gathered and reduced as one.
     """
 
     ranks: int
@@ -313,6 +317,7 @@ class Sharding:
     overlap: bool = True
     holds: bool = False
     narrow_parameter_bytes: float | None = None
+    listing: HostWork | None = None
 
 
 @dataclass(frozen=True, slots=True)

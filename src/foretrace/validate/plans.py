@@ -13,7 +13,7 @@ FAMILY_STACKS: Final = {
     "korthikanti": "megatron-2021",
     "sc21": "megatron-2021",
     "mt-nlg": "megatron-2021",
-    "llm-foundry": "llm-foundry",
+    "llm-foundry": "llm-foundry@2023",
     "megatron-bridge": "megatron-bridge",
     "nemo": "megatron-core",
     "megascale": "megatron-core",
@@ -225,12 +225,16 @@ def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
     if config.style:
         return "torch-compile" if config.compiled else "torch-eager", ()
     family = config.family.lower()
+    if family == "sc21" and zero == 3:
+        return "deepspeed-2021", ()
     if family in FAMILY_STACKS:
         release = re.search(r"container ([0-9][0-9.]*[0-9])", config.notes)
         version = f"@{release[1]}" if release and family == "megatron-bridge" else ""
         return FAMILY_STACKS[family] + version, ()
     if family.startswith("simumax"):  # whose own kernels of the B200 are those of cuDNN of 2025
         return "megatron-core@0.14", ()
+    if family.startswith("torchtitan") and "row" in config.dtype.lower():
+        return "fsdp-compile-rowwise", ()
     if family.startswith("torchtitan"):
         return ("fsdp-compile" if "compile" in config.notes.lower() else "fsdp"), ()
     if "fsdp" in config.sharding.lower() and zero == 3 and "megatron" not in config.notes.lower():

@@ -17,8 +17,9 @@ class Stack:
 
     name: str
     title: str
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn_2025", "cudnn"]
-    """unfused: products, scale-mask-softmax and dropout as kernels of their own; cudnn_2025: cuDNN up to 9.12."""
+    attention: Literal["unfused", "flash1", "triton", "flash2", "flash3", "cudnn_2025", "cudnn"]
+    """unfused: products, scale-mask-softmax and dropout as kernels of their own; triton: FlashAttention-1 in Triton;
+    cudnn_2025: cuDNN up to 9.12."""
     norm: Literal["fused", "engine", "eager", "compiled"]
     """fused: one kernel each way; engine: the same of Transformer Engine or cuDNN, which are faster backward; eager: as
     many as PyTorch's own operators; compiled: fused with its neighbours."""
@@ -59,6 +60,10 @@ class Stack:
     """Whether ranks of tp hold copies of a head of keys and values where there are fewer of them than ranks."""
     copies_value: bool = False
     """Whether values are copied out of the joint projection before attention, so that it can be freed."""
+    packs_sequences: bool = False
+    """Whether queries, keys and values are copied to where padding is left out, and the output back, padding or not."""
+    pytorch_ring: bool = False
+    """Whether context parallelism is PyTorch's ring attention, by all-gather or around the ring."""
     weight_first: bool = False
     """Whether a linear layer's weight gradient runs before its input gradient (PyTorch's own `mm` backward)."""
     fused_bias_gradient: bool = False
@@ -80,6 +85,8 @@ class Stack:
     fuses_experts: bool = False
     """Block-scaled products of experts: whether all are one kernel, which also adds biases, activates and quantizes its
     result (CuTe-DSL), and needs no number of rows from the host."""
+    fp8_scales: Literal["tensor", "rows"] = "tensor"
+    """`fp8`: whether operands have one scale, or one for each row."""
     swizzles_scales: Literal["operands", "weights"] = "weights"
     """Block-scaled products: whose scales a kernel puts in the order of tensor cores before the product. From
     Transformer Engine 2.12 on, quantization writes those of activations and gradients in that order."""
@@ -103,7 +110,10 @@ class Stack:
     """ZeRO-3: whether a layer's parameters are gathered again before the gradients of the layer behind it are reduced
     (FSDP's BACKWARD_PRE); else after, so that the backward waits for both."""
     copies_gathered: bool = False
-    """ZeRO-3: whether gathered parameters are copied out of one buffer, and gradients into one (FSDP2)."""
+    """ZeRO-3: whether gathered parameters are copied out of one buffer, and gradients into one (FSDP2, DeepSpeed)."""
+    lists_tensors: bool = False
+    """ZeRO-3: whether every tensor is gathered, and its gradient reduced, by a collective of its own over a list of
+    ranks' parts, for which the host waits (DeepSpeed of 2021)."""
     metrics: int = 0
     """How many training metrics compute the cross-entropy again, from a copy in fp32, after every backward."""
     loss_scaling: bool = False

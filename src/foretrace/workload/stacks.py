@@ -41,6 +41,7 @@ TORCH_EAGER: Final = Stack(
     hides_tp_backward=False,
     launch_s=_EAGER_LAUNCH_S,
     padded_vocab=1,
+    pytorch_ring=True,
     weight_first=True,
     recompute_modules=(*_WRAPPED_MODULES, *_WITHOUT_OUTPUT),
     offloads_modules=True,
@@ -51,6 +52,7 @@ TORCH_EAGER: Final = Stack(
     sources=(
         "kernels and their order: Kineto trace of a TinyLlama step (PyTorch 2.11, H200)",
         "early stop: torch.utils.checkpoint, set_checkpoint_early_stop",
+        "context parallelism: torch/distributed/tensor/experimental/_attention.py of 2.6 and later",
         "ZeRO-2: FSDP's SHARD_GRAD_OP, or reshard_after_forward=False of fully_shard",
         "launch: foretrace measure gpu on two machines with an H200",
     ),
@@ -171,6 +173,27 @@ MEGATRON_2021: Final = replace(
     ),
 )
 
+DEEPSPEED_2021: Final = replace(
+    MEGATRON_2021,
+    name="deepspeed-2021",
+    title="DeepSpeed's ZeRO-3 of 2021 with Megatron-LM",
+    gradient_dtype="fp16",
+    fused_gradient_accumulation=False,
+    zero=3,
+    weight_first=True,
+    copies_gathered=True,
+    lists_tensors=True,
+    zero2_splits="parameters",
+    sources=(
+        *MEGATRON_2021.sources[:3],
+        "gathering: deepspeed/runtime/zero/partition_parameters.py of 0.3.15, _allgather_param and"
+        " _reduce_scatter_gradient; stage3.py, prefetch_next_sub_modules and _synchronize_communication",
+        "lists: torch/lib/c10d/ProcessGroupNCCL.cpp of 1.8, which copies every part of a list",
+        "settings: DeepSpeedExamples, Megatron-LM-v1.1.5-ZeRO3, ds_zero_stage_3_config.json: no overlap_comm",
+        "launch: as torch-eager",
+    ),
+)
+
 FSDP: Final = replace(
     TORCH_EAGER,
     name="fsdp",
@@ -221,11 +244,27 @@ FSDP_COMPILE: Final = replace(
     ),
 )
 
+FSDP_COMPILE_ROWWISE: Final = replace(
+    FSDP_COMPILE,
+    name="fsdp-compile-rowwise",
+    version="",
+    title="The same with torchao's row-wise recipe of fp8",
+    fp8_scales="rows",
+    sources=(
+        *FSDP_COMPILE.sources,
+        "rows: torchao/float8/config.py, recipe rowwise; float8_linear.py, matmul_with_hp_or_float8_args",
+        "gathering in 16 bits: torchtitan/models/llama3/parallelize.py, enable_float8_tensorwise_tp",
+        "scaling after cuBLAS: torchao pull request 1325; casts: compiled, timed on an H200",
+    ),
+)
+
 LLM_FOUNDRY: Final = replace(
     TORCH_EAGER,
     name="llm-foundry",
     title="LLM Foundry (Composer, FSDP1)",
-    attention="flash1",
+    version="2024",
+    attention="flash2",
+    packs_sequences=True,
     loss="fused",
     parameter_dtype="fp32",
     gradient_dtype="bf16",
@@ -244,7 +283,21 @@ LLM_FOUNDRY: Final = replace(
         "loss: fused_crossentropy of flash-attention is the default loss_fn of llmfoundry/models/mpt",
         "metrics: use_train_metrics is on by default: two of composer/metrics/nlp.py, each a torch.nn.CrossEntropyLoss",
         "gathering: Composer's default backward_prefetch is BACKWARD_POST",
-        "attention: attn_impl triton of its pretraining yamls of 2023, FlashAttention-1's algorithm with ALiBi",
+        "attention: scripts/train/benchmarking/submit_benchmarks.py of 2024, --attn_impl flash with flash-attn 2.4",
+        "packing: llmfoundry/models/layers/attention.py, flash_attn_fn: index_first_axis of flash-attn's bert_padding"
+        " for each of q, k and v, then pad_input",
+        "launch: as torch-eager",
+    ),
+)
+
+LLM_FOUNDRY_2023: Final = replace(
+    LLM_FOUNDRY,
+    version="2023",
+    attention="triton",
+    packs_sequences=False,
+    sources=(
+        *LLM_FOUNDRY.sources[:-3],
+        "attention: submit_benchmarks.py of 2023, --attn_impl triton, as the pretraining yamls: flash_attn_triton.py",
         "launch: as torch-eager",
     ),
 )
@@ -312,6 +365,7 @@ VERSIONS: Final[dict[str, tuple[Stack, ...]]] = {
         MEGATRON_BRIDGE_2606,
         replace(MEGATRON_BRIDGE_2606, version="26.08"),
     ),
+    "llm-foundry": (LLM_FOUNDRY_2023, LLM_FOUNDRY),
     "fsdp": (FSDP, FSDP_2025),
     "fsdp-compile": (FSDP_COMPILE, FSDP_COMPILE_2025),
 }
@@ -323,8 +377,10 @@ STACKS: Final[dict[str, Stack]] = {
         MEGATRON_CORE,
         MEGATRON_BRIDGE,
         MEGATRON_2021,
+        DEEPSPEED_2021,
         FSDP,
         FSDP_COMPILE,
+        FSDP_COMPILE_ROWWISE,
         LLM_FOUNDRY,
         TORCH_EAGER,
         TORCH_COMPILE,

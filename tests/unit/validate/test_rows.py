@@ -282,7 +282,7 @@ class TestPlan:
         ("family", "notes", "stack"),
         [
             ("korthikanti", "", "megatron-2021"),
-            ("llm-foundry", "", "llm-foundry"),
+            ("llm-foundry", "", "llm-foundry@2023"),
             ("torchtitan", "local batch size 2; eager", "fsdp"),
             ("torchtitan", "local batch size 2; compile+fp8", "fsdp-compile"),
             ("simumax-b200", "", "megatron-core"),
@@ -291,6 +291,12 @@ class TestPlan:
     )
     def test_stacks(self, family: str, notes: str, stack: str) -> None:
         assert job_of(row(family=family, notes=notes)).plan.stack == stack
+
+    def test_stacks_by_what_else_a_row_says(self) -> None:
+        assert job_of(row(family="sc21", sharding="ZeRO-3 (DeepSpeed)")).plan.stack == "deepspeed-2021"
+        assert job_of(row(family="sc21", sharding="none")).plan.stack == "megatron-2021"
+        rows = job_of(row(family="torchtitan", dtype="FP8 rowwise", notes="compile"))
+        assert (rows.plan.stack, rows.plan.precision) == ("fsdp-compile-rowwise", "fp8")
 
     @pytest.mark.parametrize(
         ("facts", "dtypes"),

@@ -28,7 +28,7 @@ OWN_LAUNCHES: Final = {
 }
 """Kernels that one measured call launches; its fixed time is of them all. Everywhere else it is one."""
 
-ROWED: Final = ("norm", "softmax", "cross_entropy")
+ROWED: Final = ("norm", "softmax", "cross_entropy", "quantize_rows")
 """Parts of the names of kernels whose rate depends on the length of a row."""
 
 USUAL_ROW: Final = 4096

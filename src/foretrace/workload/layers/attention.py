@@ -35,7 +35,8 @@ def attention(shape: Shape, layer: SelfAttention) -> list[Piece]:
         pieces.append(_repeat(shape, local))
     if layer.sinks:
         pieces.append(Piece("attention sinks", parameters=local.heads))
-    pieces.append(core(shape, _attended(shape, local), _inputs(shape, local, fresh=rotates or layer.qk_norm)))
+    attend = core(shape, _attended(shape, local), _inputs(shape, local, fresh=rotates or layer.qk_norm))
+    pieces += _packed(shape, local, attend) if shape.stack.packs_sequences else [attend]
     if layer.output_gate:
         pieces.append(_gate(shape, local))
     outside = layer.out_bias and shape.stack.pointwise == "fused"
@@ -150,6 +151,31 @@ def _inputs(shape: Shape, local: Heads, *, fresh: bool) -> tuple[tuple[str, int]
         return ("q", query), ("k", key), ("v", value)
     joint = (("qkv", query + key + value),)
     return (*joint, ("q", query), ("k", key)) if fresh else joint
+
+
+def _packed(shape: Shape, local: Heads, attend: Piece) -> list[Piece]:
+    """Puts attention between copies of its inputs out of padded sequences and of its output back into them.
+
+    flash-attn's bert_padding gathers rows and, for the gradient, scatters them into zeros; the output goes the other
+    way, by an assignment to indexed rows. It is there twice, as attention keeps it and as the projection does.
+    """
+    attended = _attended(shape, local)
+    inputs = attended.query_bytes(shape), attended.key_bytes(shape), attended.value_bytes(shape)
+    output = attended.output_bytes(shape)
+    scattered = [(stream("zero", 0, size), stream("scatter_rows", size, size)) for size in inputs]
+    return [
+        Piece(
+            "pack",
+            (run("pack", FORWARD, *[stream("copy", size, size) for size in inputs]),),
+            (run("pack backward", INPUT, *[kernel for pair in scattered for kernel in pair]),),
+        ),
+        replace(attend, inner=(*attend.inner, ("o packed", output))),
+        Piece(
+            "unpack",
+            (run("unpack", FORWARD, stream("zero", 0, output), stream("put_rows", output, output)),),
+            (run("unpack backward", INPUT, stream("copy", output, output)),),
+        ),
+    ]
 
 
 def _gate(shape: Shape, local: Heads) -> Piece:

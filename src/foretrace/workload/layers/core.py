@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from foretrace.models.flops import attention_pairs
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Attention, Gemm, Kernel
-from foretrace.step.spec import Call, Compute, Item
+from foretrace.step.spec import Call, Compute, Concurrent, Item
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.shape import Shape
 
@@ -68,6 +68,8 @@ def _passes(shape: Shape, heads: Heads, *, backward: bool) -> tuple[Item, ...]:
         return (_compute(shape, heads, phase, (1, _kernel(shape, heads, 1, 1, pairs(shape, heads.window)))),)
     if shape.cp_comm == "a2a":
         return _all_to_all(shape, heads, phase)
+    if shape.stack.pytorch_ring:
+        return _pytorch_ring(shape, heads, phase)
     if shape.cp_comm == "all_gather":
         return _all_gather(shape, heads, phase)
     return _ring(shape, heads, phase)
@@ -114,6 +116,58 @@ def _ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
     out = heads.output_bytes(shape) if phase == FORWARD else heads.query_bytes(shape)
     merge = Compute("attention merge", phase, ((cp - 1, stream("add", 2 * out, out)),))
     return ring, attend, merge
+
+
+def _pytorch_ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
+    """Attends to the keys and values of one rank after the other, and merges what they give in fp32.
+
+    torch/distributed/tensor/experimental/_attention.py, `_templated_ring_attention`: sequences are dealt from both ends
+    as in `_ring`, whether keys and values are gathered at once or passed on. Backward, their gradients are added up in
+    fp32 and passed on at every step. Ranks that get the second half of queries merge half as much; all
+    wait for those that do not. In compiled code every collective is waited for where it starts
+    (_functional_collectives.py, `_maybe_wrap_tensor`).
+    """
+    cp = shape.cp
+    beside: Concurrent | None = None if shape.stack.pointwise == "compiled" else "next"
+    step = pairs(shape, heads.window) // (cp * cp)
+    own, other = _kernel(shape, heads, cp, cp, step), _kernel(shape, heads, cp, 2 * cp, step)
+    attend = _compute(shape, heads, phase, (1, own), (cp - 1, other))
+    keys = heads.key_bytes(shape) + heads.value_bytes(shape)
+    together = run("attention keys", phase, stream("copy_strided", keys, keys), stream("cat", keys, keys))
+    forward = phase == FORWARD
+    ring = Call("attention ring", phase, Collective.ALL_GATHER, "cp", cp * keys * (1 if forward else 3), beside)
+    merged = _merged_outputs(shape, heads) if forward else _merged_gradients(shape, heads)
+    return together, ring, attend, merged
+
+
+def _merged_outputs(shape: Shape, heads: Heads) -> Compute:
+    """Returns the kernels that merge the outputs of all steps in fp32 (`_SDPAMerger`): an update for each but the
+    first, as one kernel or by operators."""
+    out = heads.output_bytes(shape)
+    wide = 2 * out
+    update: tuple[Kernel, ...] = (stream("add", out + wide, wide),)
+    if shape.stack.pointwise != "compiled":
+        update = (
+            stream("cast", out, wide),
+            stream("add", 2 * wide, wide),
+            stream("mul_broadcast", wide, wide),
+            stream("add", 2 * wide, wide),
+        )
+    updates = tuple((shape.cp - 1, kernel) for kernel in update)
+    return Compute("attention merge", FORWARD, (*updates, (1, stream("cast", wide, out))))
+
+
+def _merged_gradients(shape: Shape, heads: Heads) -> Compute:
+    """Returns the kernels that add up gradients in fp32, with keys' and values' in one buffer to be passed on.
+
+    Operators add half of the latter to a part of the sums, which is then put together again (`_partial_update`).
+    """
+    keys, queries = heads.key_bytes(shape) + heads.value_bytes(shape), heads.query_bytes(shape)
+    sums: tuple[Kernel, ...] = (stream("add", 3 * keys, 2 * keys), stream("add", 3 * queries, 2 * queries))
+    if shape.stack.pointwise != "compiled":
+        sums = (*sums, *[stream("cat", 2 * keys, 2 * keys)] * 2)
+    zeros, whole = stream("zero", 0, 2 * (keys + queries)), stream("cast", 2 * (keys + queries), keys + queries)
+    return Compute("attention merge", INPUT, ((1, zeros), *((shape.cp, kernel) for kernel in sums), (1, whole)))
 
 
 def _all_gather(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:

@@ -64,6 +64,8 @@ def linear(shape: Shape, layer: Linear) -> Piece:
     name, n, k, split = layer.name, layer.n, layer.k, layer.split
     m = shape.tokens if layer.rows is None else layer.rows
     narrow = layer.quantized and shape.quantized
+    if narrow and scales_rows(shape):
+        return _by_rows(shape, layer, m)
     local = shape.rows if split == "column" else m
     forward: list[Item] = []
     if narrow and layer.quantizes:
@@ -96,6 +98,54 @@ def linear(shape: Shape, layer: Linear) -> Piece:
         parameters=n * k + (n if layer.bias or layer.outside_bias else 0),
         narrow_parameters=n * k if narrow else 0,
     )
+
+
+def scales_rows(shape: Shape) -> bool:
+    """Returns whether operands have one scale for each row, as torchao's recipe `rowwise` has it."""
+    return shape.precision == "fp8" and shape.stack.fp8_scales == "rows"
+
+
+def _by_rows(shape: Shape, layer: Linear, m: int) -> Piece:
+    """Returns a linear layer whose operands have one scale for each row of the product that they are in.
+
+    torchao (float8_linear.py, `matmul_with_hp_or_float8_args`) keeps the input in 16 bits and quantizes it, the weight
+    and the gradient once for each product: along the row that this product sums over. What tp gathers is in 16 bits
+    (torchtitan, parallelize.py), so that every rank quantizes all of it. Products of the backward add up in full
+    precision, for which cuBLAS's product without scales is used and its result scaled after it (float8_python_api.py).
+    """
+    plain = linear(shape, replace(layer, quantized=False))
+    name, n, k = layer.name, layer.n, layer.k
+    of_rows = [quantize_rows(shape, n * k, k)]
+    if layer.quantizes:
+        of_rows.insert(0, quantize_rows(shape, m * k, k))
+    both = [quantize_rows(shape, m * n, n), quantize_columns(shape, n * k), quantize_columns(shape, m * n)]
+    both += [quantize_columns(shape, m * k)] if layer.quantizes else []
+    scaled = stream("mul", m * k * shape.size, m * k * shape.size)
+    forward: list[Item] = []
+    for item in plain.forward:
+        if isinstance(item, Compute):
+            forward.append(run(f"{name} quantize", FORWARD, *of_rows))
+        forward.append(_narrowed(shape, item))
+    backward: list[Item] = []
+    gathered = [isinstance(item, Compute) for item in plain.backward].index(True)
+    for at, item in enumerate(plain.backward):
+        if at == gathered:
+            backward.append(run(f"{name} quantize", INPUT, *both))
+        backward.append(_narrowed(shape, item))
+        if item.name == f"{name} input gradient":
+            backward.append(run(f"{name} scale", INPUT, scaled))
+    return replace(plain, forward=tuple(forward), backward=tuple(backward), narrow_parameters=n * k)
+
+
+def _narrowed(shape: Shape, item: Item) -> Item:
+    """Returns an item with its products in 8 bits."""
+    if not isinstance(item, Compute):
+        return item
+    kernels = [
+        (count, replace(kernel, dtype=shape.precision) if isinstance(kernel, Gemm) else kernel)
+        for count, kernel in item.kernels
+    ]
+    return replace(item, kernels=tuple(kernels))
 
 
 def quantizes_again(piece: Piece) -> bool:
@@ -181,6 +231,16 @@ def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ..
     name = "quantize_block_both_fused" if fused and shape.precision == "fp8_block" else shape.own("quantize_mx")
     written = 2 * elements * shape.operand_size * (1 + 1 / 32)
     return (stream(name, read, written, launches=launches, looped=True),)
+
+
+def quantize_rows(shape: Shape, elements: int, length: int) -> Kernel:
+    """Returns the kernel that finds the scale of each row of so many elements and writes them quantized."""
+    return stream("quantize_rows", elements * shape.size, elements, rows=length)
+
+
+def quantize_columns(shape: Shape, elements: int) -> Kernel:
+    """Returns the two kernels that find the scale of each column, and write what is quantized by it transposed."""
+    return stream("quantize_columns", 2 * elements * shape.size, elements, launches=2)
 
 
 def swizzle_scales(shape: Shape, activations: int, weights: int, operands: int = 1) -> tuple[Kernel, ...]:

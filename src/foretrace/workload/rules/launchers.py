@@ -87,6 +87,18 @@ _MEGATRON_2021: Final = Launcher(
     ),
 )
 
+_DEEPSPEED_2021: Final = Launcher(
+    "DeepSpeed with Megatron-LM",
+    {
+        **_MEGATRON_2021.values,
+        "pp": (1,),
+        "vpp": (1,),
+        "zero": (3,),
+    },
+    uneven_stages=False,
+    sources=("DeepSpeedExamples, Megatron-LM-v1.1.5-ZeRO3: tensor parallelism and ZeRO-3",),
+)
+
 _TORCHTITAN: Final = Launcher(
     "torchtitan",
     {
@@ -147,9 +159,11 @@ LAUNCHERS: Final[dict[str, Launcher]] = {
     "megatron-core": _MEGATRON,
     "megatron-bridge": _MEGATRON,
     "megatron-2021": _MEGATRON_2021,
+    "deepspeed-2021": _DEEPSPEED_2021,
     "fsdp": _TORCHTITAN,
     # Asynchronous tensor parallelism is a pass of torch.compile (enable_async_tensor_parallel).
     "fsdp-compile": replace(_TORCHTITAN, values={**_TORCHTITAN.values, "tp_overlap": _EITHER}),
+    "fsdp-compile-rowwise": replace(_TORCHTITAN, values={**_TORCHTITAN.values, "tp_overlap": _EITHER}),
     "llm-foundry": _COMPOSER,
     "torch-eager": _PYTORCH,
     "torch-compile": replace(_PYTORCH, values={**_PYTORCH.values, "tp_overlap": _EITHER}),

@@ -37,3 +37,15 @@ def test_between_head_sizes_constants_are_between() -> None:
 def test_every_backend_has_both_ways(name: str) -> None:
     fits = efficiency(presets.gpu(name)).attention
     assert {way for backend, way, _ in fits if backend == "cudnn"} == {False, True}
+
+
+@pytest.mark.parametrize("name", ["a100-80g-sxm", "h100-sxm", "h200-sxm", "b200"])
+@pytest.mark.parametrize("head", [64, 128])
+def test_flash_attention_1_in_triton_is_as_much_slower_than_version_2_as_its_paper_says(name: str, head: int) -> None:
+    """arXiv:2307.08691, section 4.1: 1.3 to 1.5 times forward, around 2 times backward."""
+    fits = efficiency(presets.gpu(name)).attention
+    ratios = [
+        attention_fit(fits, "flash2", way, head).efficiency / attention_fit(fits, "triton", way, head).efficiency
+        for way in (False, True)
+    ]
+    assert ratios == [pytest.approx(1.4, rel=0.02), pytest.approx(2, rel=0.02)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,8 +28,12 @@ def _all(work: Work) -> tuple[Item, ...]:
     return (*work.forward, *work.backward)
 
 
+def _named(items: Iterable[Item], name: str) -> list[Item]:
+    return [item for item in items if item.name == name]
+
+
 @pytest.mark.parametrize("model", [LLAMA, GPT])
-@pytest.mark.parametrize("name", sorted(set(STACKS) - {"megatron-2021"}))
+@pytest.mark.parametrize("name", sorted(name for name, entry in STACKS.items() if entry.attention != "unfused"))
 def test_forward_flops_are_the_closed_formula(model: Model, name: str) -> None:
     of = setting(model, name, mbs=2)
     layers = [layer_work(of, layer, number) for number, layer in enumerate(model.layers)]
@@ -157,6 +162,60 @@ def test_context_parallelism_divides_attention(comm: str) -> None:
         assert [one.collective for one in found] == [Collective.ALL_TO_ALL] * 4
     else:
         assert [(one.bytes, one.concurrent) for one in found] == [(keys_and_values, "next" if comm == "p2p" else None)]
+
+
+@pytest.mark.parametrize(("name", "compiled"), [("fsdp", False), ("fsdp-compile", True)])
+def test_pytorch_attends_to_one_rank_after_the_other_and_merges_in_fp32(name: str, compiled: bool) -> None:
+    work = _work(setting(LLAMA, name, seq_len=4096, cp=4, cp_comm="all_gather"))
+    keys_and_values = 2 * 4096 * 16 * 64 * 2  # keys and values of all query heads
+    beside = None if compiled else "next"
+    assert [(one.bytes, one.concurrent) for one in talks(work.forward, "cp")] == [(keys_and_values, beside)]
+    # Backward, gradients of both in fp32 go along.
+    assert [(one.bytes, one.concurrent) for one in talks(work.backward, "cp")] == [(3 * keys_and_values, beside)]
+    assert [count for count, _ in kernels(_named(work.forward, "attention"))] == [1, 3], "its own part, three others"
+    merges = streams(_named(work.forward, "attention merge"))
+    assert merges["add"] == (3 if compiled else 2 * 3)
+    assert streams(_named(work.backward, "attention merge"))["add"] == 2 * 4
+
+
+def test_rows_of_fp8_operands_are_scaled_where_they_are_whole() -> None:
+    tensor, rows = (
+        _work(setting(LLAMA, name, tp=4, precision="fp8")) for name in ("fsdp-compile", "fsdp-compile-rowwise")
+    )
+    # What is gathered is in 16 bits, and then quantized whole; the products are the same.
+    assert talks(rows.forward)[0].bytes == 2 * talks(tensor.forward)[0].bytes
+    assert talks(rows.forward)[0].bytes == talks(_work(setting(LLAMA, "fsdp-compile", tp=4)).forward)[0].bytes
+    assert product_flops(_all(rows)) == product_flops(_all(tensor))
+    products = [one for _, one in kernels(_all(rows)) if isinstance(one, Gemm)]
+    assert {one.dtype for one in products} == {"fp8"}
+    # Seven weights, and the inputs of attention, of its projection back, of gate and up together, and of down.
+    assert streams(rows.forward)["quantize_rows"] == 7 + 4
+    assert streams(rows.backward)["quantize_rows"] == 7
+    assert streams(rows.backward)["quantize_columns"] == 2 * (7 + 7 + 4)
+    assert streams(rows.backward)["mul"] == 7, "results of input gradients are scaled after them"
+    bf16 = _work(setting(LLAMA, "fsdp-compile", tp=4))
+    assert rows.saved_bytes == bf16.saved_bytes, "inputs are kept in 16 bits"
+
+
+def test_rows_are_scaled_in_fp8_alone() -> None:
+    for precision in ("bf16", "fp8_block"):
+        plain, rows = (
+            _work(setting(LLAMA, name, precision=precision)) for name in ("fsdp-compile", "fsdp-compile-rowwise")
+        )
+        assert (plain.forward, plain.backward, plain.saved_bytes) == (rows.forward, rows.backward, rows.saved_bytes)
+
+
+def test_llm_foundry_packs_sequences_around_flash_attention_2() -> None:
+    packed, plain = (_work(setting(GPT, name)) for name in ("llm-foundry", "llm-foundry@2023"))
+    size = 1024 * 1024 * 2
+    more = streams(packed.forward) - streams(plain.forward)
+    assert more == {"copy": 3, "zero": 1, "put_rows": 1}
+    assert streams(packed.backward) - streams(plain.backward) == {"zero": 3, "scatter_rows": 3, "copy": 1}
+    assert packed.saved_bytes == plain.saved_bytes + size, "the output is there twice"
+    backends = [
+        {one.backend for _, one in kernels(_all(work)) if isinstance(one, Attention)} for work in (packed, plain)
+    ]
+    assert backends == [{"flash2"}, {"triton"}]
 
 
 def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -> None:

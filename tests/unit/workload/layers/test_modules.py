@@ -190,5 +190,9 @@ def test_what_stays_on_the_gpu() -> None:
 
 def test_stacks_name_their_modules() -> None:
     assert STACKS["megatron-2021"].recompute_modules == ("core_attn",)
-    assert {stack.name for stack in STACKS.values() if not stack.recompute_modules} == {"fsdp", "fsdp-compile"}
+    assert {stack.name for stack in STACKS.values() if not stack.recompute_modules} == {
+        "fsdp",
+        "fsdp-compile",
+        "fsdp-compile-rowwise",
+    }
     assert {stack.name for stack in STACKS.values() if stack.offloads_modules} == {"megatron-core", "torch-eager"}
