@@ -63,9 +63,13 @@ def reasons(answer: Answer, setting: Setting) -> tuple[str, ...]:
         "context parallelism": plan.cp > 1,
         "host": _host_busy(answer) > HOST_BUSY,
         "experts across nodes": experts and plan.ep > 1 and _leaves_domain(answer, setting),
-        "unfamiliar software": plan.stack is not None and nearest_version(plan.stack) is not None,
+        "unfamiliar software": setting.stack.lists_tensors or _unknown_version(plan.stack),
     }
     return tuple(name for name, counts in asked.items() if counts)
+
+
+def _unknown_version(stack: str | None) -> bool:
+    return stack is not None and nearest_version(stack) is not None
 
 
 def _host_busy(answer: Answer) -> float:

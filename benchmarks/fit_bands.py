@@ -1,0 +1,155 @@
+"""How wide the bands of models' steps have to be, by what an answer depends on.
+
+    python benchmarks/fit_bands.py [--bands FILE]
+
+Predicts the development table of published runs (`$FORETRACE_SHARED` or `../shared`) and fits `WIDTHS` of
+simulation/model_error.py: the half widths, as logarithms, whose squares add up to how far whole steps were off, with
+those of prices. Runs of one model on one GPU count as one. Prints the widths, and how many measurements lie in bands
+whose widths were fitted without their model and GPU. `--bands` keeps the predictions in a file, and reads them from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from math import hypot, log
+from pathlib import Path
+
+import numpy as np
+from accuracy import TABLE
+
+import foretrace as ft
+from foretrace.inputs.model.input import ModelInput
+from foretrace.simulation.model_error import PRICES, WIDTHS
+from foretrace.validate.rows import job_of
+from foretrace.validate.training_runs import TrainingRun, read_training_runs
+
+COVERED = 0.90
+"""The share of measurements that bands are meant to hold."""
+SIGMAS = 1.645
+"""Half of a central 90 % interval, in standard deviations."""
+MIN_WIDTH = 0.02
+GRID = np.concatenate([[0.0], np.geomspace(0.02, 0.6, 18)])
+ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: its model and GPU, the logarithm of measured over predicted, what the band depends on."""
+
+    id: str
+    group: str
+    grade: str
+    error: float
+    prices: tuple[float, float]
+    reasons: tuple[str, ...]
+
+
+def predicted(run: TrainingRun) -> Row | None:
+    """Predicts a run; None where that cannot be done or has no band."""
+    try:
+        job = job_of(run.config)
+        answer = ft.simulate(
+            ModelInput(job.model, job.plan), ft.Machine(job.cluster), explain="band", even_if_oom=True
+        )
+    except ft.ForetraceError:
+        return None
+    if run.measurement.step_s is None or not answer.band_parts:
+        return None
+    parts = {part.name: part for part in answer.band_parts}
+    ends = parts.pop(PRICES)
+    return Row(
+        run.config.id,
+        f"{run.config.model.split(' (')[0].lower()} on {job.cluster.gpu.name}",
+        run.config.grade,
+        log(run.measurement.step_s / answer.step_time_s),
+        (-log(ends.low), log(ends.high)),
+        tuple(parts),
+    )
+
+
+def widths_of(row: Row, widths: dict[str, float]) -> tuple[float, float]:
+    """Returns how far the band of a row goes down and up, as logarithms."""
+    model = hypot(*(widths[name] for name in row.reasons))
+    return hypot(row.prices[0], model), hypot(row.prices[1], model)
+
+
+def fit(rows: Sequence[Row]) -> dict[str, float]:
+    """Returns the widths that make the errors most likely, as normal ones, widened until bands hold enough of them."""
+    weights = _weights(rows)
+    widths = dict.fromkeys(WIDTHS, 0.1)
+    for _ in range(ROUNDS):
+        for name in widths:
+            if any(name in row.reasons for row in rows):
+                tried = [(_loss(rows, weights, {**widths, name: float(value)}), float(value)) for value in GRID]
+                widths[name] = min(tried)[1]
+    scale = 1.0
+    while scale < 3 and _covered(rows, weights, {name: scale * width for name, width in widths.items()}) < COVERED:
+        scale += 0.02
+    return {name: max(scale * width, MIN_WIDTH) for name, width in widths.items()}
+
+
+def _weights(rows: Sequence[Row]) -> list[float]:
+    """Runs of one group count as much as the root of their number of runs."""
+    counts = Counter(row.group for row in rows)
+    return [counts[row.group] ** -0.5 for row in rows]
+
+
+def _loss(rows: Sequence[Row], weights: Sequence[float], widths: dict[str, float]) -> float:
+    loss = 0.0
+    for row, weight in zip(rows, weights, strict=True):
+        sigma = max(widths_of(row, widths)[row.error > 0] / SIGMAS, 1e-3)
+        # A Student's t of 4 degrees of freedom: single runs far off do not set the width.
+        loss += weight * (log(sigma) + 2.5 * log(1 + (row.error / sigma) ** 2 / 4))
+    return loss
+
+
+def _inside(row: Row, widths: dict[str, float]) -> bool:
+    return abs(row.error) <= widths_of(row, widths)[row.error > 0]
+
+
+def _covered(rows: Sequence[Row], weights: Sequence[float], widths: dict[str, float]) -> float:
+    held = sum(weight for row, weight in zip(rows, weights, strict=True) if _inside(row, widths))
+    return held / sum(weights)
+
+
+def main() -> None:
+    """Fits the widths and prints them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--bands", type=Path, help="keep predictions in this file, or read them from it")
+    options = parser.parse_args()
+    if not TABLE.exists():
+        print(f"{TABLE.name}: not there; nothing to fit")
+        return
+    if options.bands and options.bands.exists():
+        rows = [Row(**row) for row in json.loads(options.bands.read_text(encoding="utf-8"))]
+    else:
+        runs = [run for run in read_training_runs(TABLE).runs if run.config.grade in ("A", "B")]
+        with ProcessPoolExecutor(2) as pool:
+            rows = [row for row in pool.map(predicted, runs, chunksize=4) if row is not None]
+        if options.bands:
+            options.bands.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
+    widths = fit(rows)
+    for name, width in widths.items():
+        count = sum(name in row.reasons for row in rows)
+        print(f"    {name!r}: {width:.2f},  # {count} runs, {WIDTHS[name]:.2f} now")
+    held: dict[str, list[bool]] = {}
+    for group in sorted({row.group for row in rows}):
+        without = fit([row for row in rows if row.group != group])
+        inside = {row.id: _inside(row, without) for row in rows if row.group == group}
+        for row in rows:
+            if row.group == group:
+                experts = "experts" if "experts" in row.reasons else "dense"
+                for name in ("all", f"grade {row.grade}", experts, *row.reasons):
+                    held.setdefault(name, []).append(inside[row.id])
+        print(f"{group:48} {sum(inside.values()):3} of {len(inside):3}")
+    for name, cases in held.items():
+        print(f"left out, {name:32} {100 * sum(cases) / len(cases):5.1f} % of {len(cases)}")
+
+
+if __name__ == "__main__":
+    main()
