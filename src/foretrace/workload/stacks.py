@@ -287,11 +287,13 @@ LLM_FOUNDRY_2023: Final = replace(
     LLM_FOUNDRY,
     name="llm-foundry-2023",
     title="LLM Foundry of 2023, attention in Triton",
+    early_stop=False,
     attention="triton",
     packs_sequences=False,
     sources=(
         *LLM_FOUNDRY.sources[:-3],
         "attention: submit_benchmarks.py of 2023, --attn_impl triton, as the pretraining yamls: flash_attn_triton.py",
+        "recompute: PyTorch 1.13 and 2.0 (images of sweep.sh), before early stop (PyTorch pull request 96866, for 2.1)",
         "launch: as torch-eager",
     ),
 )
