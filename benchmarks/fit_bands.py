@@ -20,19 +20,19 @@ from math import hypot, log
 from pathlib import Path
 
 import numpy as np
-from accuracy import TABLE
 
 import foretrace as ft
+from accuracy import TABLE
 from foretrace.inputs.model.input import ModelInput
 from foretrace.simulation.model_error import PRICES, WIDTHS
 from foretrace.validate.rows import job_of
 from foretrace.validate.training_runs import TrainingRun, read_training_runs
 
-COVERED = 0.90
+COVERED = 0.93
 """The share of measurements that bands are meant to hold."""
 SIGMAS = 1.645
 """Half of a central 90 % interval, in standard deviations."""
-MIN_WIDTH = 0.02
+MIN_WIDTH = 0.05
 GRID = np.concatenate([[0.0], np.geomspace(0.02, 0.6, 18)])
 ROUNDS = 6
 
@@ -53,9 +53,7 @@ def predicted(run: TrainingRun) -> Row | None:
     """Predicts a run; None where that cannot be done or has no band."""
     try:
         job = job_of(run.config)
-        answer = ft.simulate(
-            ModelInput(job.model, job.plan), ft.Machine(job.cluster), explain="band", even_if_oom=True
-        )
+        answer = ft.simulate(ModelInput(job.model, job.plan), ft.Machine(job.cluster), explain="band", even_if_oom=True)
     except ft.ForetraceError:
         return None
     if run.measurement.step_s is None or not answer.band_parts:
@@ -143,8 +141,8 @@ def main() -> None:
         inside = {row.id: _inside(row, without) for row in rows if row.group == group}
         for row in rows:
             if row.group == group:
-                experts = "experts" if "experts" in row.reasons else "dense"
-                for name in ("all", f"grade {row.grade}", experts, *row.reasons):
+                kind = "mixtures" if "experts" in row.reasons else "dense"
+                for name in ("all", f"grade {row.grade}", kind, *row.reasons):
                     held.setdefault(name, []).append(inside[row.id])
         print(f"{group:48} {sum(inside.values()):3} of {len(inside):3}")
     for name, cases in held.items():

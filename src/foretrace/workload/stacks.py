@@ -293,11 +293,13 @@ LLM_FOUNDRY: Final = replace(
 LLM_FOUNDRY_2023: Final = replace(
     LLM_FOUNDRY,
     version="2023",
+    early_stop=False,
     attention="triton",
     packs_sequences=False,
     sources=(
         *LLM_FOUNDRY.sources[:-3],
         "attention: submit_benchmarks.py of 2023, --attn_impl triton, as the pretraining yamls: flash_attn_triton.py",
+        "recompute: PyTorch 1.13 and 2.0 (images of sweep.sh), before early stop (PyTorch pull request 96866, for 2.1)",
         "launch: as torch-eager",
     ),
 )
@@ -422,7 +424,9 @@ def stack(name: str, *, where: str | None = None) -> Stack:
 def nearest_version(name: str) -> str | None:
     """Returns the version that a stack's name asks for, where the one that is taken is another; else None."""
     asked = name.partition("@")[2].strip()
-    return asked if asked and _number_of(asked) != _number_of(stack(name).version) else None
+    known = _number_of(stack(name).version) or ()
+    # Of a known version, patches are it: 26.04.01 is 26.04.
+    return asked if asked and (_number_of(asked) or ())[: len(known)] != known else None
 
 
 def _number_of(version: str) -> tuple[int, ...] | None:

@@ -205,6 +205,14 @@ def test_rows_are_scaled_in_fp8_alone() -> None:
         assert (plain.forward, plain.backward, plain.saved_bytes) == (rows.forward, rows.backward, rows.saved_bytes)
 
 
+def test_full_recompute_of_2023_runs_the_last_product_again() -> None:
+    mpt = replace(GPT, dropout=False)
+    whole, stopped = (_work(setting(mpt, name, recompute="full")) for name in ("llm-foundry@2023", "llm-foundry"))
+    assert product_flops(whole.recompute) == product_flops(whole.forward)
+    down = 2 * 1024 * 4096 * 1024
+    assert product_flops(stopped.recompute) == product_flops(whole.recompute) - down
+
+
 def test_llm_foundry_packs_sequences_around_flash_attention_2() -> None:
     packed, plain = (_work(setting(GPT, name)) for name in ("llm-foundry", "llm-foundry@2023"))
     size = 1024 * 1024 * 2

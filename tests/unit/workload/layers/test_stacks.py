@@ -23,3 +23,11 @@ def test_an_unknown_stack_suggests_the_nearest() -> None:
 def test_every_stack_says_where_its_facts_are_from(name: str) -> None:
     assert STACKS[name].name == name
     assert len(STACKS[name].sources) >= 3
+
+
+def test_checkpoints_stop_early_from_pytorch_2_1_on() -> None:
+    assert [name for name in ("torch-eager", "fsdp", "llm-foundry", "llm-foundry@2023") if STACKS[name].early_stop] == [
+        "torch-eager",
+        "fsdp",
+        "llm-foundry",
+    ]
