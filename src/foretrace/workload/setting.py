@@ -100,6 +100,6 @@ def settled_plan(setting: Setting) -> dict[str, Any]:
         "grad_dtype": setting.stack.gradient_dtype,
         "master_dtype": setting.stack.master_dtype if setting.stack.master_weights else None,
         "moment_dtype": setting.stack.optimizer_state_dtype,
-        "stack": setting.stack.name,
+        "stack": setting.stack.label,
         "padded_vocab": setting.vocab,
     }
