@@ -260,6 +260,9 @@ def _cp_comm(config: RunConfig) -> CpComm:
 def _tp_overlap(config: RunConfig, words: str) -> bool:
     if "tp-comm-overlap off" in words or config.family.lower() not in _MEGATRON_RECIPES:
         return False
+    # Megatron-Bridge's recipes of these set tp_comm_overlap to False (scripts/performance).
+    if config.family.lower() == "megatron-bridge" and config.model.lower().startswith(("qwen3", "deepseek")):
+        return False
     return config.tp > 1 and config.sequence_parallel is not False
 
 
