@@ -94,8 +94,8 @@ class GroupedGemm:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Fused attention of `batch` sequences: `pairs` is how many (query, key) pairs each head of one sequence attends to
-    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn (9.13 and later) or cudnn_2025. `window` is how many
-    keys a query sees at most (0: all before it)."""
+    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn (9.13 and later) or
+    cudnn_2025. `window` is how many keys a query sees at most (0: all before it)."""
 
     batch: int
     heads: int

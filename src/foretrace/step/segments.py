@@ -51,8 +51,8 @@ through Transformer Engine (SimuMax's, 80 and 160 groups) end at 8.6 to 9.1 us a
 
 PHASE_WEIGHTS = {Phase.FORWARD: 0.85}
 BACKWARD_WEIGHT = 1.15
-"""The host's time for a launch of the forward, and of all others, as a multiple of the mean: autograd takes longer. Of a
-small model on three hosts with an H200: 25.0 and 26.7 us, 20.9 and 32.6 us (`foretrace measure gpu`)."""
+"""The host's time for a launch of the forward, and of all others, as a multiple of the mean: autograd takes longer.
+Launches of a small model on three hosts with an H200: 25.0 and 26.7 us, 20.9 and 32.6 us (`foretrace measure gpu`)."""
 
 COLLECTIVE_LAUNCHES = 2
 """Launches of the host for one collective: torch.distributed records events and makes streams wait around NCCL's own
