@@ -16,8 +16,8 @@ from foretrace.readings.answer.answer import BandPart
 from foretrace.readings.answer.answer_file import open_answer
 from foretrace.readings.lanes import LaneUse
 from foretrace.simulation.model_error import MIN_WARNED, PRICES, WIDTHS, reasons, with_model_error
-from foretrace.workload.settle import settle
 from foretrace.workload.setting import Setting
+from foretrace.workload.settle import settle
 
 DENSE = Plan(gpus=8, tp=2, gbs=32)
 STEP = "model of the step"
