@@ -13,11 +13,18 @@ import foretrace
 from foretrace import Answer, ForetraceError, Machine, Model, Plan, load_model, simulate
 from foretrace.workload.plan import WORDS
 from foretrace.workload.settle import settle
-from foretrace.workload.stacks import STACKS
+from foretrace.workload.stacks import STACKS, VERSIONS
 
 laws = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 MODELS = ("llama3-8b", "gpt3-1.3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b", "mpt-1b")
 CLUSTERS = ("h100-dgx", "h200-dgx", "a100-dgx", "b200-dgx", "gb200-nvl72", "mi300x", "h100-pcie")
+STACKS_WITH_VERSIONS = (
+    *STACKS,
+    *(version.label for versions in VERSIONS.values() for version in versions),
+    "megatron-core@0.1",
+    "fsdp@2030-01",
+)
+"""All stacks and their versions, and versions that are not known."""
 CLOSE = 1 + 1e-9
 
 
@@ -64,7 +71,8 @@ def odd_jobs(draw: st.DrawFn) -> tuple[Model, Plan]:
         schedule=draw(st.sampled_from((None, *names))),
         precision=draw(st.sampled_from(("bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4", "tf32", "fp32"))),
         cp_comm=draw(st.sampled_from(("p2p", "all_gather", "a2a"))),
-        cuda_graphs=draw(st.sampled_from(("none", "partial", "full"))),
+        cuda_graphs=draw(st.sampled_from(WORDS["cuda_graphs"])),
+        stack=draw(st.sampled_from(STACKS_WITH_VERSIONS)),
         sequence_parallel=draw(st.sampled_from((None, True, False))),
         grad_overlap=draw(st.booleans()),
         param_overlap=draw(st.booleans()),
@@ -88,9 +96,11 @@ def test_an_answer_is_finite_and_adds_up(job: tuple[Model, Plan], cluster: str) 
         assert math.isfinite(value)
         assert value > 0
     assert found.mfu <= found.hfu * CLOSE < 1
-    low, high = found.step_time_band_s or (found.step_time_s, found.step_time_s)
-    assert low <= found.step_time_s * CLOSE
-    assert found.step_time_s <= high * CLOSE
+    assert found.step_time_band_s is not None
+    low, high = found.step_time_band_s
+    assert 0 < low < found.step_time_s < high < math.inf
+    assert {"prices", "model of the step"} <= {part.name for part in found.band_parts}
+    assert all(0 < part.low <= 1 <= part.high < math.inf for part in found.band_parts)
     parts = found.breakdown.mean_s
     assert math.isclose(sum(parts.values()), found.step_time_s, rel_tol=1e-6)
     assert plan.tp > 1 or plan.etp > 1 or not any(part.startswith(("tp", "etp")) for part in parts)

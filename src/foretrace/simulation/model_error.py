@@ -84,6 +84,9 @@ def _host_busy(answer: Answer) -> float:
 
 
 def _leaves_domain(answer: Answer, setting: Setting) -> bool:
-    """Returns whether an expert group is larger than what links join."""
+    """Returns whether an expert group has ranks that links do not join."""
     cluster = answer.cluster
-    return cluster is not None and setting.plan.tp * setting.plan.ep > cluster.node.island_gpus
+    if cluster is None:
+        return False
+    domains = setting.mesh.groups("ep") // (cluster.domain_gpus or cluster.node.island_gpus)
+    return bool((domains != domains[:, :1]).any())

@@ -122,8 +122,10 @@ class TestRows:
         # Two experts for each of 4,096 tokens, of which a rank of tp has half.
         to_all, gathered = ("ALLTOALL_EP", 2 * 2048 * 4096 * 2), 2 * 4096 * 4096 * 2
         middle = [("ALLGATHER", gathered), ("REDUCESCATTER", gathered)]
-        assert calls(rows, "forward") == [to_all, *middle, to_all]
-        assert calls(rows[::-1], "input_grad") == [to_all, *middle, to_all]
+        # 8 ranks have counts of 8 experts, in 8 bytes each; a probability has 4 bytes.
+        counts, probabilities = ("ALLGATHER_EP", 8 * 8 * 8), ("ALLTOALL_EP", 2 * 2048 * 4)
+        assert calls(rows, "forward") == [counts, to_all, probabilities, *middle, to_all]
+        assert calls(rows[::-1], "input_grad") == [to_all, *middle, to_all, probabilities]
 
     def test_recomputation_comes_before_the_backward(self) -> None:
         bare = layer(generated("gpt3-13b", GPT))
@@ -185,9 +187,10 @@ class TestAgainstAicb:
         theirs = read_workload(shared("data", "simai", "workloads", "mixtral8x7b_tp2_ep8_pp4_aiob.txt"))
         made = generated("mixtral-8x7b", MIXTRAL)
         its = [row for row in theirs.rows if row.name == "mlp_moelayer"][:5]
-        # AICB's first row gathers token counts over tp; the others are the same.
-        ours = [row for row in layer(made) if row.name == "mlp_moelayer"]
-        assert calls(ours, "forward") == calls(its[1:], "forward")
+        # AICB gathers token counts over tp, and sends no probabilities; the others are the same.
+        ours = calls([row for row in layer(made) if row.name == "mlp_moelayer"], "forward")
+        assert [name for name, _ in ours[:1]] == ["ALLGATHER_EP"]
+        assert [*ours[1:2], *ours[3:]] == calls(its[1:], "forward")
         moe = next(row for row in theirs.rows if row.name == "moe_grad_norm1")
         assert 2 * made.expert_parameters == 1.5 * moe.weight_grad.size_bytes  # the third matrix of SwiGLU
 

@@ -204,15 +204,18 @@ def test_reports_are_comments_of_the_script_too() -> None:
 @pytest.mark.parametrize("framework", ["megatron-lm", "megatron-bridge"])
 @pytest.mark.parametrize("name", presets.names())
 def test_models_are_read_back_or_reported(name: str, framework: str, tmp_path: Path) -> None:
-    """Megatron has no windows, sinks, gates of outputs, ALiBi or norms without a bias."""
+    """No arguments are written for windows, sinks, clamps, gates of outputs, ALiBi or norms without a bias."""
     launch = launch_text(setting(name, gpus=1, gbs=1, precision="bf16"), H100, framework)
     (tmp_path / "launch.sh").write_text(launch.files["launch.sh"], encoding="utf-8")
     job = read_launch(tmp_path / "launch.sh")
     parts = unexpressed_parts(presets.model(name), job.model)
     assert len(launch.diagnostics) == bool(parts)
-    assert set(parts) <= {"window", "sinks", "rope", "norm_bias", "head_bias", "position_kind", "output_gate", *_DENSE}
+    clamped = name.startswith("gpt-oss")
+    assert set(parts) <= {*_ATTENTION, *_DENSE, *(("clamp",) if clamped else ())}
+    assert ("clamp" in parts) == clamped
 
 
+_ATTENTION = ("window", "sinks", "rope", "norm_bias", "head_bias", "position_kind", "output_gate")
 _DENSE = ("out_bias", "qkv_bias", "activation", "bias", "positions", "shared", "router_bias")
 
 

@@ -12,6 +12,7 @@ from foretrace.program.columns import Phase
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
 from foretrace.step import build_step
+from foretrace.step.units import sync_gap_s
 from foretrace.workload.plan import Plan
 from foretrace.workload.step_spec import ModelWorks, step_spec
 from hand_written_work import (
@@ -409,7 +410,8 @@ class TestHost:
         plan = Plan(1)
         apart = run(assembled(4, plan, launch_s=1e-9, syncs=True)).step_time_s
         together = run(assembled(4, plan, launch_s=1e-9)).step_time_s
-        assert apart - together == pytest.approx(4 * 2e-9, rel=1e-6)
+        assert sync_gap_s(1e-9) == pytest.approx(1.4e-9)
+        assert apart - together == pytest.approx(4 * 1.4e-9, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,10 @@ class TestPlan:
 
     def test_words_about_overlap(self) -> None:
         graphs = "cuda_graph_impl=transformer_engine; cuda_graph_scope=['moe_router']"
-        assert job_of(row(overlap=graphs)).plan.cuda_graphs == "partial"
+        assert job_of(row(overlap=graphs)).plan.cuda_graphs == "router"
+        both = "cuda_graph_impl=transformer_engine; cuda_graph_scope=['attn', 'moe_router']"
+        assert job_of(row(overlap=both)).plan.cuda_graphs == "partial"
+        assert job_of(row(overlap="cuda_graph_impl=none; cuda_graph_scope=full_iteration")).plan.cuda_graphs == "none"
         assert job_of(row(overlap="cuda_graph_impl=local; cuda_graph_scope=full_iteration")).plan.cuda_graphs == "full"
         moe = job_of(row(overlap="moe_flex_dispatcher_backend=deepep; moe_a2a_overlap=True")).plan
         assert (moe.dispatcher, moe.moe_overlap) == ("deepep", True)
@@ -285,8 +288,12 @@ class TestPlan:
             ("llm-foundry", "", "llm-foundry@2023"),
             ("torchtitan", "local batch size 2; eager", "fsdp"),
             ("torchtitan", "local batch size 2; compile+fp8", "fsdp-compile"),
-            ("simumax-b200", "", "megatron-core"),
+            ("simumax-b200", "", "megatron-core@0.14"),
             ("nemo", "", "megatron-core"),
+            ("megatron-bridge", "", "megatron-bridge"),
+            ("megatron-bridge", "container 26.04; GBS as in the table", "megatron-bridge@26.04"),
+            ("megatron-bridge", "container 26.04.01.", "megatron-bridge@26.04.01"),
+            ("nemo", "container 25.09", "megatron-core"),
         ],
     )
     def test_stacks(self, family: str, notes: str, stack: str) -> None:

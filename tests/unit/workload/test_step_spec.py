@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 from foretrace.models.presets import model
 from foretrace.program.dispatch import COPIES
-from foretrace.step.spec import Call
+from foretrace.step.spec import Call, Item
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
-from foretrace.workload.step_spec import chunks_of, largest_tensors, step_spec, workspace_bytes
+from foretrace.workload.step_spec import chunks_of, largest_tensors, step_spec, works_of, workspace_bytes
 from hand_written_work import setting_of, works
 
 
@@ -37,9 +38,29 @@ def test_tp_overlap_pairs_a_gather_with_the_product_after_it_and_a_scatter_with_
     assert found == {"gather": ("next", COPIES), "scatter": ("previous", COPIES), "scatter gradient": ("next", None)}
 
 
-def test_moe_overlap_frees_all_to_alls_from_what_follows() -> None:
+def test_moe_overlap_runs_all_to_alls_in_phases() -> None:
     found = calls(Plan(gpus=2, ep=2, moe_overlap=True), experts=2)
-    assert {way for name, way in found.items() if "dispatch" in name or "combine" in name} == {("action", None)}
+    assert {way for name, way in found.items() if "dispatch" in name or "combine" in name} == {("phase", None)}
+
+
+def test_moe_overlap_puts_the_combine_of_a_forward_next_to_attention() -> None:
+    """Dispatches run next to experts; counts, which the dispatch needs, run next to nothing."""
+    setting = settle(model("mixtral-8x7b"), Plan(gpus=8, ep=8, gbs=8, moe_overlap=True, recompute="none"))
+    work = chunks_of(setting, works_of(setting))[0].units[1].work
+    assert [item.name for item in work.forward][:2] == ["combine all-to-all", "attention norm"]
+    phases = [_names(items, "phase") for items in (work.forward, work.backward)]
+    assert phases == [
+        ["combine all-to-all", "dispatch all-to-all", "dispatch probabilities"],
+        ["combine backward all-to-all", "dispatch backward all-to-all", "dispatch backward probabilities"],
+    ]
+    names = [item.name for item in work.backward]
+    follower = {name: names[names.index(name) + 1] for name in phases[1]}
+    assert follower["combine backward all-to-all"] == "experts down input gradient"
+    assert "dispatch counts" in _names(work.forward, None)
+
+
+def _names(items: Iterable[Item], concurrent: str | None) -> list[str]:
+    return [item.name for item in items if isinstance(item, Call) and item.concurrent == concurrent]
 
 
 def test_collectives_of_groups_of_one_are_left_out() -> None:

@@ -94,6 +94,7 @@ def _check_figures(answer: Answer, path: str) -> None:
     seconds = (answer.unchanged_step_time_s, answer.step_time_unprofiled_s, answer.unchanged_step_time_unprofiled_s)
     bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
     shares = [number for entry in answer.provenance for number in (entry.share, entry.low, entry.high)]
+    shares += [number for part in answer.band_parts for number in (part.low, part.high)]
     amounts = [answer.tokens_per_s_per_gpu or 0, 0 if memory is None else memory.bytes, answer.overlap_cost_s]
     remedies = answer.remedies or ()
     times = [number for remedy in remedies for number in (remedy.before_s, remedy.after_s)]

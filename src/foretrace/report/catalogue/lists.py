@@ -264,10 +264,10 @@ class _List:
 _LISTS: Final = {
     "stacks": _List(
         _stacks,
-        ("stack", "versions", "attention", "pointwise", "keeps", "ZeRO", "overlaps", "title"),
+        ("stack", "versions", "attention", "pointwise", "keeps", "ZeRO", "hides", "title"),
         _stack_cells,
         (
-            "keeps: dtypes of weights, gradients and optimizer state; overlaps: what runs next to computation",
+            "keeps: dtypes of weights, gradients and optimizer state; hides: what runs next to computation",
             "default: megatron-core, or fsdp under ZeRO-3",
         ),
     ),

@@ -273,7 +273,15 @@ def unexpressed_parts(model: Model, again: Model) -> list[str]:
             if type(part) is not type(read):
                 parts.append(name)
             elif part != read:
-                parts += [
-                    entry.name for entry in fields(part) if getattr(part, entry.name) != getattr(read, entry.name)
-                ]
+                parts += _differences(part, read)
     return list(dict.fromkeys(parts))
+
+
+def _differences(part: object, read: object) -> list[str]:
+    """Returns the names of fields that differ; of experts' own layers, theirs."""
+    names: list[str] = []
+    for entry in fields(part):  # type: ignore[arg-type]
+        ours, other = getattr(part, entry.name), getattr(read, entry.name)
+        if ours != other:
+            names += _differences(ours, other) if isinstance(ours, Mlp) and isinstance(other, Mlp) else [entry.name]
+    return names

@@ -14,7 +14,7 @@ from foretrace.report.catalogue.lists import LISTS, MAX_WIDTH, ListRow, list_dic
 from foretrace.schedules.registry import make, names, resolve
 from foretrace.simulation.network.words import EXPERTS, KNOWN, read_collective
 from foretrace.workload.plan import WORD_LISTS, WORDS
-from foretrace.workload.stacks import STACKS
+from foretrace.workload.stacks import STACKS, VERSIONS
 
 NAMES = {
     "stacks": tuple(STACKS),
@@ -133,4 +133,16 @@ def test_stacks_say_their_habits() -> None:
     assert row_of("stacks", "megatron-core").details["zero"] == 1
     assert row_of("stacks", "fsdp").details["zero"] == 3
     for row in list_rows("stacks"):
-        assert row.details.items() <= {name: getattr(STACKS[row.name], name) for name in row.details}.items()
+        habits = {name: value for name, value in row.details.items() if name not in ("version", "versions")}
+        assert habits.items() <= {name: getattr(STACKS[row.name], name) for name in habits}.items()
+
+
+def test_stacks_list_their_versions_and_the_one_that_is_taken() -> None:
+    for row in list_rows("stacks"):
+        known = tuple(known.version for known in VERSIONS.get(row.name, ()))
+        assert row.details["versions"] == known
+        assert row.details["version"] == (STACKS[row.name].version or None)
+        assert (row.details["version"] in known) if known else row.details["version"] is None
+    assert row_of("stacks", "megatron-bridge").details["versions"] == ("25.11", "26.02", "26.04", "26.06", "26.08")
+    words = " ".join("".join(text for text, _ in line) for line in list_lines("stacks")).split()
+    assert {"25.11", "26.08", "0.14", "2025-10"} <= set(words)

@@ -12,7 +12,7 @@ from foretrace.models.flops import forward_flops
 from foretrace.models.model import Layer, Model, SelfAttention
 from foretrace.models.parameters import head_parameters, layer_parameters, norm_parameters
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import Attention, Gemm
+from foretrace.program.kernels import Attention, Gemm, Stream
 from foretrace.step.spec import Call, Compute, Item, Work
 from foretrace.workload.layers import embedding_work, head_work, layer_work
 from foretrace.workload.setting import Setting
@@ -230,21 +230,44 @@ def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -
     of = setting(LLAMA, precision="fp8")
     work = _work(of)
     # For each of four linear layers a pass finds the scale, another applies it.
-    assert streams(work.forward)["quantize_fused"] == 2 * 4
+    passes = ("quantize_amax_fused", "quantize_cast_both_fused")
+    assert [streams(work.forward)[name] for name in passes] == [4, 4]
     # Backward, gradients, and attention's output again, which is kept in 16 bits.
-    assert streams(work.backward)["quantize_fused"] == 2 * 5
+    assert [streams(work.backward)[name] for name in passes] == [5, 5]
     products = [one for _, one in kernels((*work.forward, *work.backward)) if isinstance(one, Gemm)]
     assert {(one.dtype, one.layout) for one in products} == {("fp8", "tn"), ("fp8", "nn"), ("fp8", "nt")}
     assert {one.dtype for _, one in kernels(head_work(of).forward) if isinstance(one, Gemm)} == {"bf16"}
 
 
-def test_scales_of_blocks_are_arranged_before_every_product() -> None:
-    def arranged(precision: str) -> int:
-        work = _work(setting(LLAMA, precision=precision))
-        return sum("quantize" not in item.name and streams([item])["quantize_mx_fused"] == 2 for item in _all(work))
+@pytest.mark.parametrize(
+    ("stack", "forward", "to_input", "to_weight"), [("megatron-core@0.15", 2, 2, 2), ("megatron-core@0.16", 1, 1, 0)]
+)
+def test_scales_of_blocks_are_swizzled_before_products(stack: str, forward: int, to_input: int, to_weight: int) -> None:
+    """From Transformer Engine 2.12 on those of weights only, of which a weight gradient has none."""
 
-    assert arranged("mxfp8") == 4 * 3, "forward and both gradients of qkv, out, up and down"
-    assert arranged("fp8") == arranged("fp8_block") == 0
+    def swizzles(precision: str, suffix: str) -> list[int]:
+        items = _all(_work(setting(LLAMA, stack, precision=precision)))
+        layers = ("qkv", "attention out", "mlp up", "mlp down")
+        names = [f"{layer}{suffix}" for layer in layers]
+        return [streams([item])["quantize_mx_fused"] for item in items if item.name in names]
+
+    assert swizzles("mxfp8", "") == [forward] * 4
+    assert swizzles("mxfp8", " input gradient") == [to_input] * 4
+    assert swizzles("mxfp8", " weight gradient") == [to_weight] * 4
+    assert swizzles("fp8", "") == swizzles("fp8_block", "") == [0] * 4
+
+
+def test_swizzled_scales_are_a_32nd_of_the_elements() -> None:
+    def moved(stack: str, suffix: str) -> int:
+        items = _all(_work(setting(LLAMA, stack, precision="mxfp8")))
+        (item,) = (item for item in items if item.name == f"mlp down{suffix}")
+        return sum(one.read for _, one in kernels([item]) if isinstance(one, Stream))
+
+    weight, rows, gradients = 2816 * 1024, 1024 * 2816, 1024 * 1024
+    assert moved("megatron-core@0.16", "") == weight // 32
+    assert moved("megatron-core@0.15", "") == (weight + rows) // 32
+    assert moved("megatron-core@0.15", " input gradient") == (weight + gradients) // 32
+    assert moved("megatron-core@0.15", " weight gradient") == (rows + gradients) // 32
 
 
 def test_products_beside_tp_collectives_are_cut_along_their_tokens() -> None:

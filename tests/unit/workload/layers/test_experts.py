@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import comb
 
 import pytest
 
 from foretrace.models.flops import forward_flops
-from foretrace.models.model import Experts
+from foretrace.models.model import Experts, Layer, Mlp, SelfAttention
 from foretrace.models.parameters import layer_parameters, mtp_parameters, norm_parameters
 from foretrace.program.columns import Collective
-from foretrace.program.kernels import Attention, GroupedGemm
-from foretrace.step.spec import Compute, Work
+from foretrace.program.dispatch import parse_dispatch
+from foretrace.program.kernels import Attention, GroupedGemm, Stream
+from foretrace.step.spec import Compute, CudaGraphs, Item, Work
 from foretrace.workload.layers import layer_work, mtp_work
 from foretrace.workload.setting import Setting
 from unit.workload.layers.settings import LLAMA, MIXTURE, flops, kernels, product_flops, setting, streams, talks
@@ -42,27 +44,69 @@ def test_parameters_are_the_rank_s_share(ep: int, tp: int, etp: int) -> None:
 
 def test_tokens_go_out_and_come_back_both_ways() -> None:
     work = _work(setting(MIXTURE, ep=8))
-    for items in (work.forward, work.backward):
-        found = talks(items, "ep")
-        assert [(one.collective, one.bytes) for one in found] == [(Collective.ALL_TO_ALL, TOKENS * 6 * HIDDEN * 2)] * 2
+    tokens, probabilities = TOKENS * 6 * HIDDEN * 2, TOKENS * 6 * 4
+    assert _sent(work.forward) == {
+        "dispatch all-to-all": tokens,
+        "dispatch probabilities": probabilities,
+        "combine all-to-all": tokens,
+    }
+    assert _sent(work.backward) == {
+        "combine backward all-to-all": tokens,
+        "dispatch backward all-to-all": tokens,
+        "dispatch backward probabilities": probabilities,
+    }
+
+
+def _sent(items: Iterable[Item]) -> dict[str, int]:
+    """Returns the bytes of all-to-alls among expert ranks by name."""
+    return {call.name: call.bytes for call in talks(items, "ep") if call.collective == Collective.ALL_TO_ALL}
+
+
+def test_ranks_gather_the_counts_of_all_experts_before_nccl_s_all_to_all() -> None:
+    first, *rest = talks(_work(setting(MIXTURE, ep=8)).forward, "ep")
+    assert (first.collective, first.bytes) == (Collective.ALL_GATHER, 64 * 8 * 8), "64 numbers of 8 bytes a rank"
+    assert Collective.ALL_GATHER not in {call.collective for call in rest}
+    assert not talks(_work(setting(MIXTURE)).forward, "ep")
+
+
+@pytest.mark.parametrize(
+    ("stack", "dispatcher"), [("fsdp", "alltoall"), ("megatron-core", "deepep"), ("megatron-core", "hybridep")]
+)
+def test_probabilities_travel_with_the_tokens_elsewhere(stack: str, dispatcher: str) -> None:
+    work = _work(setting(MIXTURE, stack, ep=8, dispatcher=dispatcher))
+    assert set(_sent(work.forward)) == {"dispatch all-to-all", "combine all-to-all"}
+    assert set(_sent(work.backward)) == {"combine backward all-to-all", "dispatch backward all-to-all"}
 
 
 def test_sequence_parallel_ranks_send_their_own_tokens_only() -> None:
-    assert talks(_work(setting(MIXTURE, ep=8, tp=2)).forward, "ep")[0].bytes == TOKENS // 2 * 6 * HIDDEN * 2
+    work = _work(setting(MIXTURE, ep=8, tp=2))
+    assert _sent(work.forward)["dispatch all-to-all"] == TOKENS // 2 * 6 * HIDDEN * 2
 
 
-@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
-def test_deepep_sends_a_token_once_to_each_rank_that_wants_it(dispatcher: str) -> None:
+@pytest.mark.parametrize(("dispatcher", "sms"), [("deepep", ""), ("hybridep", " sms=16")])
+def test_deepep_sends_a_token_once_to_each_rank_that_wants_it(dispatcher: str, sms: str) -> None:
     talk = talks(_work(setting(MIXTURE, ep=8, dispatcher=dispatcher)).forward, "ep")[-1]
     distinct = 8 * (1 - comb(56, 6) / comb(64, 6))
     assert talk.bytes == pytest.approx(TOKENS * distinct * HIDDEN * 2, rel=1e-3)
     assert 4 < distinct < 5
-    assert talk.way == f"dispatch style={dispatcher} experts=64 topk=6"
+    assert talk.way == f"dispatch style={dispatcher} experts=64 topk=6{sms}"
+
+
+def test_the_sms_of_hybridep_are_those_of_the_stack() -> None:
+    def sms(stack: str, dispatcher: str) -> int:
+        way = talks(_work(setting(MIXTURE, stack, ep=8, dispatcher=dispatcher)).forward, "ep")[-1].way
+        assert way is not None
+        return parse_dispatch(way).sms
+
+    assert sms("megatron-core", "hybridep") == 16
+    assert sms("megatron-bridge", "hybridep") == 32
+    assert sms("megatron-bridge", "deepep") == 0
 
 
 @pytest.mark.parametrize("dispatcher", ["hierarchical", "low_latency"])
 def test_other_ways_send_a_copy_for_each_expert(dispatcher: str) -> None:
-    found = talks(_work(setting(MIXTURE, ep=8, dispatcher=dispatcher)).forward, "ep")
+    found = [call for call in talks(_work(setting(MIXTURE, ep=8, dispatcher=dispatcher)).forward, "ep") if call.way]
+    assert [one.name for one in found] == ["dispatch all-to-all", "combine all-to-all"]
     assert [one.bytes for one in found] == [TOKENS * 6 * HIDDEN * 2] * 2
     assert {one.way for one in found} == {f"dispatch style={dispatcher} experts=64 topk=6"}
 
@@ -107,14 +151,25 @@ def test_uneven_routing_makes_every_rank_the_busiest() -> None:
     assert sent[1] == [1.5 * size for size in sent[0]]
 
 
-def test_the_host_waits_for_token_counts_unless_graphs_forbid_it() -> None:
-    def waits(of: Setting) -> int:
-        work = _work(of)
-        return sum(isinstance(one, Compute) and one.syncs_host for one in (*work.forward, *work.backward))
+def _waits(of: Setting) -> list[str]:
+    """Returns the names of the computations that the host waits for."""
+    work = _work(of)
+    return [one.name for one in (*work.forward, *work.backward) if isinstance(one, Compute) and one.syncs_host]
 
-    assert waits(setting(MIXTURE, ep=8)) == 1
-    assert waits(setting(MIXTURE, ep=8, cuda_graphs="partial")) == 0
-    assert waits(setting(LLAMA)) == 0
+
+@pytest.mark.parametrize("graphs", ["none", "router", "partial"])
+def test_the_host_waits_for_token_counts(graphs: CudaGraphs) -> None:
+    assert _waits(setting(MIXTURE, ep=8, cuda_graphs=graphs)) == ["dispatch preprocess"]
+
+
+def test_the_host_waits_for_no_counts_that_it_does_not_need() -> None:
+    assert not _waits(setting(LLAMA))
+    assert not _waits(setting(MIXTURE, ep=8, cuda_graphs="full"))
+    assert not _waits(setting(MIXTURE, ep=8, dispatcher="low_latency"))
+    fused = "megatron-bridge@26.06"
+    assert not _waits(setting(MIXTURE, fused, ep=8, precision="mxfp8"))
+    assert _waits(setting(MIXTURE, fused, ep=8)), "16-bit products are not fused"
+    assert _waits(setting(MIXTURE, "megatron-bridge@26.04", ep=8, precision="mxfp8"))
 
 
 def test_each_expert_is_a_launch_in_transformer_engine_and_not_in_pytorch() -> None:
@@ -127,7 +182,157 @@ def test_the_tokens_of_each_expert_are_quantized_by_launches_of_their_own() -> N
     work = _work(setting(MIXTURE, ep=8, precision="mxfp8"))
     found = {item.name: streams([item])["quantize_mx_fused"] for item in work.forward}
     assert found["experts up quantize"] == 8
-    assert found["experts up"] == 2 * 8, "and the scales of both operands arranged"
+    assert found["experts up"] == 1, "one kernel swizzles the scales of all experts' weights"
+    (casts,) = (item for item in work.forward if item.name == "experts up quantize")
+    assert all(isinstance(one, Stream) and one.looped for _, one in kernels([casts]))
+
+
+def test_scales_of_all_experts_are_swizzled_by_a_kernel_for_each_operand() -> None:
+    def launches(stack: str) -> dict[str, int]:
+        items = _both(_work(setting(MIXTURE, stack, ep=8, precision="mxfp8")))
+        return {item.name: streams([item])["quantize_mx_fused"] for item in items if item.name.startswith("experts")}
+
+    names = ("experts up", "experts up input gradient", "experts up weight gradient")
+    assert [launches("megatron-core@0.15")[name] for name in names] == [2, 2, 2]
+    assert [launches("megatron-core@0.16")[name] for name in names] == [1, 1, 0]
+
+
+def _both(work: Work) -> tuple[Item, ...]:
+    return (*work.forward, *work.backward)
+
+
+def test_fused_experts_need_no_kernel_of_their_own_for_activations_and_no_padding() -> None:
+    """One product for all experts each way; up quantizes what down reads, and backward the other way around."""
+    before, fused = (
+        _work(setting(MIXTURE, f"megatron-bridge@{version}", ep=8, precision="mxfp8")) for version in ("26.04", "26.06")
+    )
+    gone = {item.name for item in _both(before)} - {item.name for item in _both(fused)}
+    pads = {"dispatch pad", "combine unpad", "dispatch backward unpad", "combine backward pad"}
+    assert gone == {"experts activation", "experts activation backward"} | pads
+
+    def quantized(items: Iterable[Item]) -> list[str]:
+        return [item.name for item in items if item.name in ("experts up quantize", "experts down quantize")]
+
+    assert (
+        quantized(before.forward)
+        == quantized(before.backward)[::-1]
+        == ["experts up quantize", "experts down quantize"]
+    )
+    assert quantized(fused.forward) == ["experts up quantize"]
+    assert quantized(fused.backward) == ["experts down quantize"]
+    products = [one for _, one in kernels(_both(fused)) if isinstance(one, GroupedGemm)]
+    assert len(products) == 6 and {(one.launches, one.separate) for one in products} == {(1, False)}
+    assert flops(_both(fused)) == flops(_both(before))
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "precision", "pads"),
+    [
+        ("alltoall", "fp8", True),
+        ("alltoall", "mxfp8", True),
+        ("hierarchical", "mxfp8", True),
+        ("alltoall", "bf16", False),
+        ("deepep", "fp8", False),
+        ("hybridep", "mxfp8", False),
+    ],
+)
+def test_rows_are_padded_for_8_bit_products_behind_an_all_to_all(dispatcher: str, precision: str, pads: bool) -> None:
+    """DeepEP and HybridEP pad on the way. All rows of experts are read and written once."""
+    names = ["dispatch pad", "combine unpad", "combine backward pad", "dispatch backward unpad"]
+    work = _work(setting(MIXTURE, ep=8, dispatcher=dispatcher, precision=precision))
+    found = [item for item in _both(work) if item.name.endswith("pad")]
+    assert [item.name for item in found] == (names if pads else [])
+    rows = TOKENS * 6 * HIDDEN * 2
+    copies = [one for _, one in kernels(found)]
+    assert copies == [Stream("copy_fused", rows, rows, launches=2)] * len(found)
+    assert not any("pad" in item.name for item in _work(setting(MIXTURE, "fsdp", ep=8, precision=precision)).forward)
+
+
+GPT_OSS = replace(
+    MIXTURE,
+    layers=(Layer(SelfAttention(16, 4, 64), Experts(64, 4, Mlp(512, True, "silu", bias=True, clamp=True))),) * 2,
+)
+"""Experts with biases and clamps, each of a width of 512."""
+
+
+def _streams_of(work: Work, prefix: str) -> list[Stream]:
+    found = [item for item in _both(work) if item.name.startswith(prefix)]
+    return [one for _, one in kernels(found) if isinstance(one, Stream)]
+
+
+def test_clamps_of_gates_are_operators_of_their_own() -> None:
+    """Forward: two clamps read and write half of a row of 2 x 512 each, cat all of it. Backward: half of that more."""
+    work = _work(setting(GPT_OSS, ep=8))
+    half = TOKENS * 4 * 512 * 2
+    assert _streams_of(work, "experts clamp") == [
+        Stream("clamp_gates", 4 * half, 4 * half, launches=3),
+        Stream("clamp_gates_backward", 5 * half, 5 * half, launches=3),
+    ]
+    names = [item.name for item in work.forward]
+    assert names.index("experts clamp") < names.index("experts activation")
+    assert not _streams_of(_work(setting(MIXTURE, ep=8)), "experts clamp")
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "name", "forward", "backward"),
+    [("alltoall", "expert_bias", 12, 16), ("hybridep", "expert_bias_wide", 28, 40)],
+)
+def test_biases_of_experts_are_added_in_a_loop(dispatcher: str, name: str, forward: int, backward: int) -> None:
+    """A product and a sum for each of 8 experts and a concatenation; four operators for each of them backward."""
+    work = _work(setting(GPT_OSS, ep=8, dispatcher=dispatcher))
+    elements = TOKENS * 4 * HIDDEN
+    there, back = _streams_of(work, "experts bias")
+    assert there == Stream(name, forward // 2 * elements, forward // 2 * elements, launches=2 * 8 + 1)
+    assert back == Stream(name, backward // 2 * elements, backward // 2 * elements, launches=4 * 8 + 1)
+    assert not there.looped, "the loop is in Python"
+
+
+def test_stacks_that_fuse_clamps_and_biases_have_no_operators_for_them() -> None:
+    for name, precision in (("fsdp", "bf16"), ("megatron-bridge@26.06", "mxfp8")):
+        work = _work(setting(GPT_OSS, name, ep=8, precision=precision))
+        assert not _streams_of(work, "experts clamp") and not _streams_of(work, "experts bias")
+
+
+@pytest.mark.parametrize(
+    ("width", "clamp", "forward", "backward"),
+    [
+        (512, False, "weighted_swiglu_fused", "weighted_swiglu_backward_fused"),
+        (768, False, "weighted_swiglu_fused", "weighted_swiglu_backward_uneven_fused"),
+        (512, True, "weighted_quick_geglu_fused", "weighted_quick_geglu_backward_fused"),
+        (768, True, "weighted_quick_geglu_fused", "weighted_quick_geglu_backward_fused"),
+    ],
+)
+def test_gates_of_experts_are_weighted_by_compiled_code(width: int, clamp: bool, forward: str, backward: str) -> None:
+    """Code that divides by a width that is no power of two is slower; etp cuts the width."""
+    moe = Experts(64, 6, Mlp(width, True, "silu", clamp=clamp))
+    layer = Layer(SelfAttention(16, 4, 64), moe)
+    for degrees in ({}, {"tp": 2, "etp": 2}):
+        work = layer_work(setting(MIXTURE, ep=4, **degrees), layer, 0)
+        assert [one.name for one in _streams_of(work, "experts activation")] == [forward, backward]
+
+
+def test_gates_of_dense_layers_are_not_weighted() -> None:
+    names = streams(_both(_work(setting(LLAMA))))
+    assert names["swiglu_fused"] == names["swiglu_backward_fused"] == 1
+    assert not any(name.startswith("weighted") for name in names)
+
+
+def test_cuda_graphs_replay_attention_and_routers_up_to_the_dispatch() -> None:
+    forward = _work(setting(MIXTURE, ep=8)).forward
+    scopes = [getattr(item, "scope", None) for item in forward]
+    names = [item.name for item in forward]
+    first, counts, permute = (names.index(name) for name in ("mlp norm", "dispatch counts", "dispatch permute"))
+    assert set(scopes[:first]) == {"attention"}
+    assert set(scopes[first:permute]) == {"router"} and first < counts < permute
+    assert set(scopes[permute:]) == {None}
+
+
+def test_the_busiest_expert_of_a_rank_has_more_rows_than_the_mean() -> None:
+    """8 experts of 6,144 rows: 768 on average, and sqrt(2 ln 8 x 768) = 56.5 more in the busiest."""
+    up = next(one for _, one in kernels(_work(setting(MIXTURE, ep=8)).forward) if isinstance(one, GroupedGemm))
+    assert (up.groups, up.m, up.largest) == (8, 6144, 825)
+    alone = next(one for _, one in kernels(_work(setting(MIXTURE, ep=64)).forward) if isinstance(one, GroupedGemm))
+    assert (alone.groups, alone.m, alone.largest) == (1, 6144, 6144)
 
 
 def test_latent_attention_has_wider_queries_than_values() -> None:

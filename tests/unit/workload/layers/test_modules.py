@@ -26,7 +26,14 @@ UP_PROJECTIONS = [
     "kv up",
     "rope",
 ]
-EXPERTS = ["dispatch permute", "experts up", "experts activation", "experts down", "combine unpermute"]
+EXPERTS = [
+    "dispatch preprocess",
+    "dispatch permute",
+    "experts up",
+    "experts activation",
+    "experts down",
+    "combine unpermute",
+]
 SHARED_EXPERTS = ["shared experts up", "shared experts activation", "shared experts down"]
 
 
@@ -116,7 +123,12 @@ def test_parts_of_a_recomputed_mixture_run_once() -> None:
 
 def test_recomputed_collectives() -> None:
     work = _work(MIXTURE, "megatron-core", "moe", "mla_up_proj", ep=4, tp=2)
-    assert [call.name for call in talks(work.recompute, "ep")] == ["dispatch all-to-all", "combine all-to-all"]
+    assert [call.name for call in talks(work.recompute, "ep")] == [
+        "dispatch counts",
+        "dispatch all-to-all",
+        "dispatch probabilities",
+        "combine all-to-all",
+    ]
     assert {"q up gather", "kv up gather"} <= {call.name for call in talks(work.recompute, "tp")}
 
 
@@ -195,4 +207,5 @@ def test_stacks_name_their_modules() -> None:
         "fsdp-compile",
         "fsdp-compile-rowwise",
     }
-    assert {stack.name for stack in STACKS.values() if stack.offloads_modules} == {"megatron-core", "torch-eager"}
+    offloading = {stack.name for stack in STACKS.values() if stack.offloads_modules}
+    assert offloading == {"megatron-core", "megatron-bridge", "torch-eager"}

@@ -1,0 +1,171 @@
+"""The band of a model's step: what it is made of, and what widens it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretrace import Answer, Machine, Plan, load_model, model, simulate
+from foretrace.basics.errors import Diagnostic
+from foretrace.hardware.presets import cluster
+from foretrace.readings.answer.answer import BandPart
+from foretrace.readings.answer.answer_file import open_answer
+from foretrace.readings.lanes import LaneUse
+from foretrace.simulation.model_error import MIN_WARNED, PRICES, WIDTHS, reasons, with_model_error
+from foretrace.workload.setting import Setting
+from foretrace.workload.settle import settle
+
+DENSE = Plan(gpus=8, tp=2, gbs=32)
+STEP = "model of the step"
+
+
+def setting(name: str = "llama3-8b", **plan: Any) -> Setting:
+    return settle(load_model(name), replace(DENSE, **plan))
+
+
+def answered(name: str, plan: Plan, machine: str = "h100-dgx") -> Answer:
+    return simulate(model(name, plan), Machine(machine, prices="model"), even_if_oom=True)
+
+
+@pytest.fixture(scope="module")
+def answer() -> Answer:
+    return answered("llama3-8b", DENSE)
+
+
+@pytest.fixture(scope="module")
+def experts() -> Answer:
+    return answered("mixtral-8x7b", Plan(gpus=16, tp=2, ep=8, gbs=16))
+
+
+def widths(answer: Answer) -> tuple[float, float]:
+    """Returns how far the ends of the band are from the step, as logarithms."""
+    assert answer.step_time_band_s is not None
+    low, high = answer.step_time_band_s
+    return math.log(answer.step_time_s / low), math.log(high / answer.step_time_s)
+
+
+def summed(parts: tuple[BandPart, ...]) -> tuple[float, float]:
+    """Returns the root of the sum of squares of both ends."""
+    return (
+        math.sqrt(sum(math.log(part.low) ** 2 for part in parts)),
+        math.sqrt(sum(math.log(part.high) ** 2 for part in parts)),
+    )
+
+
+def bare(answer: Answer, low: float, high: float, *notes: Diagnostic) -> Answer:
+    """Returns an answer with a band of its prices alone, and notes."""
+    band = answer.step_time_s * low, answer.step_time_s * high
+    return replace(answer, step_time_band_s=band, band_parts=(), diagnostics=notes)
+
+
+def test_squares_of_the_parts_add_up_to_the_band(answer: Answer, experts: Answer) -> None:
+    for given in (answer, experts):
+        assert {PRICES, STEP} <= {part.name for part in given.band_parts}
+        assert widths(given) == pytest.approx(summed(given.band_parts))
+    assert {"experts"} == {part.name for part in experts.band_parts} - {part.name for part in answer.band_parts}
+
+
+def test_the_largest_part_comes_first(answer: Answer) -> None:
+    parts = with_model_error(bare(answer, 0.6, 1.01), setting(precision="fp8")).band_parts
+    assert [part.name for part in parts] == [PRICES, STEP, "8-bit products"]
+    parts = with_model_error(bare(answer, 0.99, 1.01), setting(precision="fp8")).band_parts
+    assert [part.name for part in parts] == [STEP, "8-bit products", PRICES]
+
+
+def test_prices_and_the_model_of_the_step_by_hand(answer: Answer) -> None:
+    found = with_model_error(bare(answer, 0.9, 1.2), setting())
+    below, above = math.hypot(math.log(1 / 0.9), 0.10), math.hypot(math.log(1.2), 0.10)
+    assert widths(found) == pytest.approx((below, above))
+    parts = {part.name: (part.low, part.high) for part in found.band_parts}
+    assert parts[PRICES] == pytest.approx((0.9, 1.2))
+    assert parts[STEP] == pytest.approx((math.exp(-0.10), math.exp(0.10)))
+
+
+@pytest.mark.parametrize(("level", "least"), [("warning", MIN_WARNED), ("note", 0.10)])
+def test_a_warning_widens_the_band(level: Any, least: float, answer: Answer) -> None:
+    found = with_model_error(bare(answer, 1.0, 1.0, Diagnostic(level, "assumed", "something")), setting())
+    assert widths(found) == pytest.approx((least, least))
+
+
+def test_a_warning_leaves_a_wide_band_as_it_is(answer: Answer) -> None:
+    note = Diagnostic("warning", "assumed", "something")
+    warned, plain = (with_model_error(bare(answer, 0.7, 1.3, *notes), setting()) for notes in ((note,), ()))
+    assert warned.step_time_band_s == plain.step_time_band_s
+
+
+def test_without_a_band_nothing_is_said() -> None:
+    given = simulate(model("llama3-8b", DENSE), Machine("h100-dgx", prices="model"), explain=False)
+    assert given.step_time_band_s is None and given.band_parts == ()
+    assert with_model_error(given, setting()) is given
+
+
+def test_other_jobs_have_the_band_of_their_prices() -> None:
+    from foretrace import Mesh, ProgramBuilder
+
+    build = ProgramBuilder(Mesh())
+    build.role("only", [0]).compute("work", 1.0)
+    found = simulate(build.program())
+    assert found.step_time_band_s == (1.0, 1.0) and found.band_parts == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "more"),
+    [
+        ("llama3-8b", {}, set()),
+        ("llama3-8b", {"precision": "fp8"}, {"8-bit products"}),
+        ("llama3-8b", {"precision": "nvfp4"}, {"8-bit products"}),
+        ("llama3-8b", {"cp": 2}, {"context parallelism"}),
+        ("llama3-8b", {"stack": "megatron-core@0.15"}, set()),
+        ("llama3-8b", {"stack": "megatron-core@0.12"}, {"unfamiliar software"}),
+        ("mixtral-8x7b", {}, {"experts"}),
+        ("mixtral-8x7b", {"gpus": 16, "ep": 8}, {"experts"}),
+        ("mixtral-8x7b", {"gpus": 32, "ep": 8, "etp": 2}, {"experts", "experts across nodes"}),
+        ("mixtral-8x7b", {"gpus": 16, "ep": 4, "rank_order": "tp-cp-pp-dp-ep"}, {"experts", "experts across nodes"}),
+        ("qwen3-30b-a3b", {"gpus": 16, "ep": 16, "tp": 1}, {"experts", "experts across nodes"}),
+    ],
+)
+def test_reasons_follow_from_the_plan(name: str, plan: dict[str, Any], more: set[str], answer: Answer) -> None:
+    """Nodes of the cluster have 8 GPUs, and without tensor parallelism of experts tp does not spread their group."""
+    assert set(reasons(answer, setting(name, **plan))) == {STEP, *more}
+
+
+def test_links_that_a_job_does_not_use_join_no_experts(answer: Answer) -> None:
+    asked = setting("qwen3-30b-a3b", gpus=16, tp=1, ep=16)
+    racks = cluster("gb200-nvl72")
+    whole, parts = (reasons(replace(answer, cluster=replace(racks, domain_gpus=size)), asked) for size in (None, 8))
+    assert set(parts) - set(whole) == {"experts across nodes"}
+
+
+@pytest.mark.parametrize(("busy", "counts"), [(0.69, False), (0.71, True)])
+def test_a_busy_host_is_a_reason(busy: float, counts: bool, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = (LaneUse("compute", 8, 100.0, 0.9, 0.0), LaneUse("host", 8, 100.0, busy, 0.0))
+    monkeypatch.setattr(Answer, "lanes", property(lambda _: lanes))
+    assert ("host" in reasons(answer, setting())) == counts
+
+
+def test_a_step_that_launches_decide_has_a_busy_host() -> None:
+    slow = answered("llama3.2-1b", Plan(gpus=1, gbs=1, seq_len=512, stack="torch-eager"))
+    assert "host" in {part.name for part in slow.band_parts}
+    replayed = answered("llama3.2-1b", Plan(gpus=1, gbs=1, seq_len=512, stack="torch-eager", cuda_graphs="full"))
+    assert "host" not in {part.name for part in replayed.band_parts}
+
+
+def test_every_reason_is_known(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answer, "lanes", property(lambda _: (LaneUse("host", 8, 100.0, 1.0, 0.0),)))
+    plan = {"gpus": 64, "ep": 8, "etp": 2, "cp": 2, "precision": "fp8", "stack": "megatron-core@0.12"}
+    assert set(reasons(answer, setting("mixtral-8x7b", **plan))) == set(WIDTHS)
+
+
+def test_parts_are_saved_and_in_the_json(experts: Answer, tmp_path: Path) -> None:
+    experts.save(tmp_path / "a.answer")
+    opened = open_answer(tmp_path / "a.answer")
+    assert opened.band_parts == experts.band_parts != ()
+    assert opened.step_time_band_s == experts.step_time_band_s
+    plain = opened.to_dict()["band_parts"]
+    assert [(part["name"], *part["band"]) for part in plain] == [
+        (part.name, part.low, part.high) for part in experts.band_parts
+    ]
