@@ -370,6 +370,9 @@ def nearest_version(name: str) -> str | None:
 
 
 def _number_of(version: str) -> tuple[int, ...] | None:
-    """Returns the parts of a version such as 26.04.01 or 2024-10; None where it is none."""
+    """Returns the parts of a version such as 26.04.01 or 2024-10; None where it is none. 0.16.0 is 0.16."""
     parts = re.fullmatch(r"v?([0-9]{1,4})(?:[.-]([0-9]{1,4}))?(?:[.-]([0-9]{1,4}))?", version.strip(), re.ASCII)
-    return None if parts is None else tuple(int(part) for part in parts.groups() if part)
+    if parts is None:
+        return None
+    *numbers, last = (int(part) for part in parts.groups() if part)
+    return (*numbers, last) if last or len(numbers) < 2 else tuple(numbers)
