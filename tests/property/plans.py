@@ -13,11 +13,16 @@ import foretrace
 from foretrace import Answer, ForetraceError, Model, Plan, load_model, simulate
 from foretrace.workload.plan import WORDS
 from foretrace.workload.stacks import STACKS
+from foretrace.workload.stacks import stack as named_stack
 from property.machines import Hardware
 
 DENSE: Final = ("gpt2", "llama3.2-1b", "llama3-8b", "qwen2.5-1.5b", "mpt-1b")
 MOE: Final = ("mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b")
 SCHEDULES: Final = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe-v")
+PLANNED_STACKS: Final = (
+    *("megatron-core", "megatron-core@0.14", "megatron-bridge@26.06"),
+    *("fsdp", "fsdp-compile@2025-10", "megatron-2021"),
+)
 MAX_GPUS: Final = 64
 
 
@@ -67,7 +72,7 @@ def last_layers(name: str, count: int) -> Model:
 
 def _modules(recompute: str, stack: str) -> st.SearchStrategy[tuple[str, ...] | None]:
     """Draws the parts of a layer that are recomputed, as far as the stack has them."""
-    known = STACKS[stack].recompute_modules if recompute == "selective" else ()
+    known = named_stack(stack).recompute_modules if recompute == "selective" else ()
     return st.sets(st.sampled_from(known)).map(lambda names: tuple(sorted(names)) or None) if known else st.none()
 
 
@@ -75,7 +80,7 @@ def _modules(recompute: str, stack: str) -> st.SearchStrategy[tuple[str, ...] | 
 def planned_models(draw: st.DrawFn) -> PlannedModel:
     """Draws a model and a plan for it, nearly all of which run."""
     name = draw(st.sampled_from((*DENSE, *MOE)))
-    stack = draw(st.sampled_from(("megatron-core", "megatron-core", "fsdp", "fsdp-compile", "megatron-2021")))
+    stack = draw(st.sampled_from(PLANNED_STACKS))
     tp, cp, pp, dp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4), (1, 1, 2), (1, 1, 2, 4), (1, 2, 4, 8)))
     assume(tp * cp * pp * dp <= MAX_GPUS)
     schedule = draw(st.sampled_from((None, None, "zb-h1"))) if pp > 1 else None
@@ -104,8 +109,8 @@ def planned_models(draw: st.DrawFn) -> PlannedModel:
         tp_overlap=draw(st.sampled_from((False, False, True))),
         moe_overlap=draw(st.sampled_from((False, False, True))),
         pp_overlap=draw(st.booleans()),
-        cuda_graphs=draw(st.sampled_from(("none", "full"))),
-        dispatcher=draw(st.sampled_from(("alltoall", "alltoall", "deepep"))) if name in MOE else "alltoall",
+        cuda_graphs=draw(st.sampled_from(("none", "none", "router", "partial", "full", "full"))),
+        dispatcher=draw(st.sampled_from(("alltoall", "alltoall", "deepep", "hybridep"))) if name in MOE else "alltoall",
         stack=stack,
     )
     return PlannedModel(name, draw(st.sampled_from((4, 8))), plan)

@@ -64,19 +64,21 @@ class _Action:
         self.done, self.begun = 0.0, stage.free
         self.waits: list[float] = []
         self.later: list[float] = []
+        self.phase: list[float] = []
         self.joins: list[float] = []
 
     def unit(self, items: list[Item]) -> float:
         """Runs the items of a unit, and returns when it is done."""
-        self.waits, self.later = [*self.waits, *self.later], []
+        self.waits, self.later, self.phase = [*self.waits, *self.later, *self.phase], [], []
         self.begun = max([self.stage.free, *self.waits])
+        in_phase = False  # whether nothing has run on the compute lane since the last collective of a phase
         before = self.waits  # a unit begins after the calls that the one before it left open
         at = 0
         while at < len(items):
             item, at = items[at], at + 1
             if isinstance(item, Compute):
                 self._compute(item)
-                before = []
+                before, in_phase = [], False
                 while at < len(items) and isinstance(call := items[at], Call) and call.concurrent == "previous":
                     self.waits = [*self.waits, self.stage.issue(call, self.begun)]
                     at += 1
@@ -84,9 +86,14 @@ class _Action:
             elif isinstance(item, HostWork) or item.concurrent is None:
                 self.begun = max([self.stage.free, *self.waits, *self.later])
                 self.stage.free = self.begun + item.seconds
-                self.waits, self.later, before = [], [], []
+                self.waits, self.later, before, in_phase = [], [], [], False
             elif item.concurrent == "previous":
                 self.waits = [*self.waits, self.stage.issue(item, self.begun)]
+            elif item.concurrent == "phase":
+                end = self.stage.issue(item, max([self.stage.free, *self.waits]))
+                if not in_phase:
+                    self.waits, self.phase, in_phase = [*self.waits, *self.phase], [], True
+                self.phase.append(end)
             else:
                 waited = before if item.concurrent == "step" else self.waits
                 end = self.stage.issue(item, max([self.stage.free, *waited]))
@@ -123,7 +130,7 @@ class _Action:
 
     def end(self) -> float:
         """When the next action may use its result."""
-        self.stage.free = max([self.stage.free, *self.waits, *self.later, *self.joins])
+        self.stage.free = max([self.stage.free, *self.waits, *self.later, *self.phase, *self.joins])
         return self.stage.free
 
 

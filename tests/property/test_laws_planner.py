@@ -81,7 +81,7 @@ def any_plan(random: Random) -> tuple[Model, Plan]:
 
     name = one_of(*DENSE, *MOE)
     model, experts = last_layers(name, one_of(4, 6, 8)), name in MOE
-    stack, zero = one_of(*STACKS), one_of(0, 1, 2, 3, None)
+    stack, zero = one_of(*STACKS, "megatron-core@0.14", "megatron-bridge@26.06"), one_of(0, 1, 2, 3, None)
     zero = 3 if stack.startswith("fsdp") else zero
     tp, cp, pp, dp = one_of(1, 1, 2, 4, 8), one_of(1, 1, 1, 2), one_of(1, 2, 4), one_of(1, 2, 4)
     schedule = one_of(None, None, None, *SCHEDULES) if pp > 1 else None
@@ -112,9 +112,9 @@ def any_plan(random: Random) -> tuple[Model, Plan]:
         tp_overlap=one_of(False, True),
         moe_overlap=one_of(False, True) if experts else False,
         pp_overlap=one_of(False, False, True),
-        cuda_graphs=one_of("none", "none", "full"),
+        cuda_graphs=one_of("none", "none", "router", "partial", "full"),
         offload_optimizer=one_of(False, False, True),
-        dispatcher=one_of("alltoall", "deepep") if experts else "alltoall",
+        dispatcher=one_of("alltoall", "deepep", "hybridep") if experts else "alltoall",
         rank_order=one_of("tp-cp-ep-dp-pp", "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
         stack=stack,
     )

@@ -23,7 +23,7 @@ from foretrace.basics.units import (
 )
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node, check_domain_gpus
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.hardware.figures import FIGURES, MAX_COUNTS, unusual_figure
+from foretrace.hardware.figures import FIGURES, MAX_COUNTS, check_launch_factor, unusual_figure
 from foretrace.hardware.topology_reader import read_ratio, read_topology
 
 if TYPE_CHECKING:
@@ -161,7 +161,10 @@ def read_node(
 def _launch_factor(fields: Fields, base: Node | None) -> float:
     if "launch_factor" not in fields:
         return base.launch_factor if base else 1.0
-    return parse_factor(fields.text("launch_factor", "1x"), where=fields.where("launch_factor"))
+    where = fields.where("launch_factor")
+    factor = parse_factor(fields.text("launch_factor", "1x"), where=where)
+    check_launch_factor(factor, where)
+    return factor
 
 
 def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name: str) -> Cluster:

@@ -422,14 +422,21 @@ def stack(name: str, *, where: str | None = None) -> Stack:
 
 
 def nearest_version(name: str) -> str | None:
-    """Returns the version that a stack's name asks for, where the one that is taken is another; else None."""
+    """Returns the version that a stack's name asks for, where the one that is taken is another; else None.
+
+    Patches of a known version are it: 26.04.01 is 26.04.
+    """
     asked = name.partition("@")[2].strip()
+    if not asked:
+        return None
     known = _number_of(stack(name).version) or ()
-    # Of a known version, patches are it: 26.04.01 is 26.04.
-    return asked if asked and (_number_of(asked) or ())[: len(known)] != known else None
+    return None if (_number_of(asked) or ())[: len(known)] == known else asked
 
 
 def _number_of(version: str) -> tuple[int, ...] | None:
-    """Returns the parts of a version such as 26.04.01 or 2024-10; None where it is none."""
+    """Returns the parts of a version such as 26.04.01 or 2024-10; None where it is none. 0.16.0 is 0.16."""
     parts = re.fullmatch(r"v?([0-9]{1,4})(?:[.-]([0-9]{1,4}))?(?:[.-]([0-9]{1,4}))?", version.strip(), re.ASCII)
-    return None if parts is None else tuple(int(part) for part in parts.groups() if part)
+    if parts is None:
+        return None
+    *numbers, last = (int(part) for part in parts.groups() if part)
+    return (*numbers, last) if last or len(numbers) < 2 else tuple(numbers)

@@ -33,7 +33,7 @@ class TestPredict:
         assert answer["schema"] == "foretrace.prediction/2"
         assert answer["plan"]["dp"] == 4
         assert answer["plan"]["microbatches"] == 8
-        assert answer["plan"]["stack"] == "megatron-core"
+        assert answer["plan"]["stack"] == "megatron-core@0.16"
         assert answer["memory"]["fits"] is True
         assert sum(answer["breakdown_s"].values()) == pytest.approx(answer["step_time_s"])
 

@@ -86,6 +86,41 @@ class TestWords:
         assert "no model is called" in refusal(capsys, 3, "predict", "x" * 5000, *JOB[1:])
 
 
+class TestStacks:
+    @pytest.mark.parametrize(
+        ("stack", "code"),
+        [
+            ("megatron-core@latest", "bad-value"),
+            ("megatron-core@", "bad-value"),
+            ("torch-eager@2.9", "unknown-name"),
+            ("megatron-cor@0.16", "unknown-name"),
+        ],
+    )
+    def test_versions_that_cannot_be_meant(self, stack: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert f"[{code}]" in refusal(capsys, 3, "predict", *JOB, "--stack", stack)
+
+    def test_another_version_is_another_step(self, capsys: pytest.CaptureFixture[str]) -> None:
+        job = ("llama3-8b", "--gpus", "16", "--cluster", "b200-dgx", "--tp", "2", "--gbs", "32", "--stack")
+        old, new = (answer_of(capsys, "predict", *job, f"megatron-core@{version}") for version in ("0.14", "0.16"))
+        assert new["step_time_s"] < old["step_time_s"], "attention of an older cuDNN is slower"
+        assert not {"nearest-version"} & {note["code"] for note in (*old["diagnostics"], *new["diagnostics"])}
+
+    def test_a_version_that_is_not_known_is_warned_of(self, capsys: pytest.CaptureFixture[str]) -> None:
+        nearest, known = (
+            answer_of(capsys, "predict", *JOB, "--stack", f"megatron-core@{version}") for version in ("0.15.3", "0.15")
+        )
+        assert [note["code"] for note in nearest["diagnostics"] if note["level"] == "warning"] == ["nearest-version"]
+        assert nearest["step_time_s"] == known["step_time_s"]
+        (low, high), (known_low, known_high) = (one["step_time_band_s"] for one in (nearest, known))
+        assert low < known_low and high > known_high
+
+    def test_versions_are_listed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        listed = {one["name"]: one for one in answer_of(capsys, "list", "stacks")["stacks"]}
+        bridge = listed["megatron-bridge"]
+        assert (bridge["version"], bridge["versions"]) == ("26.04", ["25.11", "26.02", "26.04", "26.06", "26.08"])
+        assert (listed["torch-eager"]["version"], listed["torch-eager"]["versions"]) == (None, [])
+
+
 class TestFiles:
     def test_a_folder_stands_for_its_configuration(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")

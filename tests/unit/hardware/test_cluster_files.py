@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -111,6 +113,44 @@ def test_defaults_of_a_gpu_of_ones_own(tmp_path: Path) -> None:
 def test_links_of_a_base_keep_their_rate(tmp_path: Path) -> None:
     gpu = read(tmp_path, "based_on: h100-dgx\nnode: {gpu: {links: 8}}\n").gpu
     assert (gpu.links, gpu.link_bytes_per_s) == (8, 200e9)
+
+
+@pytest.mark.parametrize(("text", "factor"), [("2x", 2.0), ("2.75", 2.75), ("50%", 0.5), ("100x", 100.0)])
+def test_how_long_the_host_takes_for_a_launch(text: str, factor: float, tmp_path: Path) -> None:
+    assert read(tmp_path, f"based_on: h100-dgx\nnode: {{launch_factor: {text}}}\n").node.launch_factor == factor
+
+
+def test_the_host_is_that_of_the_base(tmp_path: Path) -> None:
+    assert read(tmp_path, "based_on: gb200-nvl72\nnode: {nics: 2}\n").node.launch_factor == 2.75
+    assert read(tmp_path, OWN_GPU).node.launch_factor == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("fast", "bad-value"),
+        ("yes", "bad-value"),
+        ("[2]", "bad-value"),
+        ("0x", "out-of-range"),
+        ("-2x", "out-of-range"),
+        ("nan", "out-of-range"),
+        ("101x", "out-of-range"),
+        ("0.009x", "out-of-range"),
+    ],
+)
+def test_launches_that_cannot_be_meant(text: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, f"based_on: h100-dgx\nnode:\n  launch_factor: {text}\n")
+    assert (refused.value.code, refused.value.where) == (code, f"{tmp_path / 'cluster.yaml'}:3")
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [("2", "bad-value"), (True, "bad-value"), (None, "bad-value"), (0.0, "out-of-range")]
+)
+def test_launches_of_nodes_made_in_python_are_checked(value: Any, code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        replace(presets.node("dgx-h100"), launch_factor=value)
+    assert refused.value.code == code
 
 
 def test_networks_may_write_their_ratio(tmp_path: Path) -> None:

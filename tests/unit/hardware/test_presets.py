@@ -40,6 +40,15 @@ DATASHEETS = [
 ]
 
 
+def test_grace_takes_longer_for_a_launch_than_x86() -> None:
+    """A linear layer of PyTorch in 37.1 us on GB200 and 13.5 us on a DGX H100."""
+    factors = {name: presets.node(name).launch_factor for name in names("node")}
+    grace = {name for name in factors if name.startswith("gb")}
+    assert grace == {"gb200-nvl72", "gb300-nvl72"}
+    assert [factors[name] for name in grace] == pytest.approx([37.1 / 13.5] * 2, rel=0.01)
+    assert {factor for name, factor in factors.items() if name not in grace} == {1.0}
+
+
 @pytest.mark.parametrize(("name", "memory", "memory_rate", "bf16", "fp8", "links", "both_ways", "watts"), DATASHEETS)
 def test_figures_of_the_datasheets(
     name: str,

@@ -47,7 +47,9 @@ def test_only_some_ways_send_a_token_once_to_a_rank() -> None:
     assert given["hierarchical"] == given["low_latency"] == 8
 
 
-@pytest.mark.parametrize("one", [Dispatch("deepep", 256, 8, 8, 4), Dispatch("low_latency", 16, 1)])
+@pytest.mark.parametrize(
+    "one", [Dispatch("deepep", 256, 8, 8, 4), Dispatch("low_latency", 16, 1), Dispatch("hybridep", 256, 8, sms=32)]
+)
 def test_written_and_read(one: Dispatch) -> None:
     assert parse_dispatch(dispatch_text(one)) == one
 
@@ -72,6 +74,7 @@ def test_the_text_says_what_is_not_usual() -> None:
         ("dispatch style=deepep experts=8 topk=", "topk=… is missing its value"),
         ("dispatch style=deepep experts=8", "topk=… is missing"),
         ("dispatch style=deepep experts=8 topk=two", "topk=two is no whole number"),
+        ("dispatch style=hybridep experts=8 topk=2 sms=all", "sms=all is no whole number"),
         ("dispatch style=deepep experts=8 topk=2 groups=2 chosen=3", "3 of 2 groups of 8 experts cannot be chosen"),
         ("dispatch", "style=… is missing"),
         ("dispatch style=deepep experts=8 topk=9", "cannot go to 9 of 8 experts"),

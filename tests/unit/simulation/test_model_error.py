@@ -71,21 +71,21 @@ def test_squares_of_the_parts_add_up_to_the_band(answer: Answer, experts: Answer
 
 def test_the_largest_part_comes_first(answer: Answer) -> None:
     parts = with_model_error(bare(answer, 0.6, 1.01), setting(precision="fp8")).band_parts
-    assert [part.name for part in parts] == [PRICES, STEP, "8-bit products"]
+    assert [part.name for part in parts] == [PRICES, "8-bit products", STEP]
     parts = with_model_error(bare(answer, 0.99, 1.01), setting(precision="fp8")).band_parts
-    assert [part.name for part in parts] == [STEP, "8-bit products", PRICES]
+    assert [part.name for part in parts] == ["8-bit products", STEP, PRICES]
 
 
 def test_prices_and_the_model_of_the_step_by_hand(answer: Answer) -> None:
     found = with_model_error(bare(answer, 0.9, 1.2), setting())
-    below, above = math.hypot(math.log(1 / 0.9), 0.10), math.hypot(math.log(1.2), 0.10)
+    below, above = math.hypot(math.log(1 / 0.9), WIDTHS[STEP]), math.hypot(math.log(1.2), WIDTHS[STEP])
     assert widths(found) == pytest.approx((below, above))
     parts = {part.name: (part.low, part.high) for part in found.band_parts}
     assert parts[PRICES] == pytest.approx((0.9, 1.2))
-    assert parts[STEP] == pytest.approx((math.exp(-0.10), math.exp(0.10)))
+    assert parts[STEP] == pytest.approx((math.exp(-WIDTHS[STEP]), math.exp(WIDTHS[STEP])))
 
 
-@pytest.mark.parametrize(("level", "least"), [("warning", MIN_WARNED), ("note", 0.10)])
+@pytest.mark.parametrize(("level", "least"), [("warning", MIN_WARNED), ("note", WIDTHS[STEP])])
 def test_a_warning_widens_the_band(level: Any, least: float, answer: Answer) -> None:
     found = with_model_error(bare(answer, 1.0, 1.0, Diagnostic(level, "assumed", "something")), setting())
     assert widths(found) == pytest.approx((least, least))
@@ -120,7 +120,9 @@ def test_other_jobs_have_the_band_of_their_prices() -> None:
         ("llama3-8b", {"precision": "nvfp4"}, {"8-bit products"}),
         ("llama3-8b", {"cp": 2}, {"context parallelism"}),
         ("llama3-8b", {"stack": "megatron-core@0.15"}, set()),
-        ("llama3-8b", {"stack": "megatron-core@0.12"}, {"unfamiliar software"}),
+        ("llama3-8b", {"stack": "megatron-core@0.15.2"}, set()),
+        ("llama3-8b", {"cp": 2, "stack": "fsdp", "seq_len": 32768}, {"context parallelism"}),
+        ("llama3-8b", {"stack": "megatron-core@0.12"}, {"version of the software"}),
         ("mixtral-8x7b", {}, {"experts"}),
         ("mixtral-8x7b", {"gpus": 16, "ep": 8}, {"experts"}),
         ("mixtral-8x7b", {"gpus": 32, "ep": 8, "etp": 2}, {"experts", "experts across nodes"}),
@@ -157,7 +159,12 @@ def test_a_step_that_launches_decide_has_a_busy_host() -> None:
 def test_every_reason_is_known(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answer, "lanes", property(lambda _: (LaneUse("host", 8, 100.0, 1.0, 0.0),)))
     plan = {"gpus": 64, "ep": 8, "etp": 2, "cp": 2, "precision": "fp8", "stack": "megatron-core@0.12"}
-    assert set(reasons(answer, setting("mixtral-8x7b", **plan))) == set(WIDTHS)
+    found = {
+        *reasons(answer, setting("mixtral-8x7b", **plan)),
+        *reasons(answer, setting("llama3-8b", gpus=16, cp=4, seq_len=32768, stack="fsdp")),
+        *reasons(answer, setting("gpt3-13b", gpus=16, stack="deepspeed-2021")),
+    }
+    assert found == set(WIDTHS)
 
 
 def test_parts_are_saved_and_in_the_json(experts: Answer, tmp_path: Path) -> None:

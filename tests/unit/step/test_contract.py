@@ -30,6 +30,8 @@ def call(concurrent: Concurrent | None) -> Call:
         ([compute(), call("previous")], False),
         ([compute(), call("previous"), compute()], True),
         ([compute(), call("previous"), call("next"), compute()], False),
+        ([call("phase"), compute()], False),
+        ([compute(), call("phase"), compute(), compute(), call(None)], False),
         ([compute(), call("action"), compute()], False),
         ([compute(), call("step"), compute()], False),
     ],

@@ -232,3 +232,23 @@ def test_routing_may_differ_by_layer() -> None:
     with pytest.raises(InputError, match=r"routing 0\.5 is less than 1") as caught:
         settle(mixture, Plan(gpus=8, ep=8, routing=(0.5,) * 48))
     assert caught.value.code == "out-of-range"
+
+
+def _codes(stack: str) -> list[tuple[str, str]]:
+    setting = settle(preset("llama3-8b"), Plan(8, gbs=8, tp=2, stack=stack))
+    return [(note.level, note.code) for note in setting.diagnostics if note.code == "nearest-version"]
+
+
+def test_a_version_that_is_not_known_is_warned_of() -> None:
+    assert _codes("megatron-core@0.12") == _codes("megatron-bridge@26.05") == [("warning", "nearest-version")]
+    assert _codes("megatron-core@0.15") == _codes("megatron-core") == _codes("torch-eager") == []
+
+
+def test_the_version_that_is_taken_is_said_where_none_is_asked_for() -> None:
+    def said(stack: str) -> str:
+        setting = settle(preset("llama3-8b"), Plan(8, gbs=8, tp=2, stack=stack))
+        return " ".join(note.message for note in setting.diagnostics if note.code == "assumed")
+
+    assert "megatron-core 0.16" in said("megatron-core")
+    assert "megatron-core" not in said("megatron-core@0.15")
+    assert settle(preset("llama3-8b"), Plan(8, gbs=8, tp=2, stack="megatron-core@0.15")).stack.version == "0.15"

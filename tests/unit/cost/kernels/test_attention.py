@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.cost.kernels.attention import attention_fit, side_bytes
+from foretrace.cost.kernels.attention import BLOCK, attention_fit, computed_pairs, side_bytes
+from foretrace.cost.kernels.corrections import family
+from foretrace.cost.kernels.model import EfficiencyModel
 from foretrace.cost.kernels.parameters import AttentionFit, efficiency
 from foretrace.hardware import presets
 from foretrace.program.kernels import Attention
+
+
+def model_of(name: str) -> EfficiencyModel:
+    gpu = presets.gpu(name)
+    return EfficiencyModel(gpu, efficiency(gpu))
 
 
 def attention(*, kv_heads: int = 8, backward: bool = True, backend: str = "cudnn") -> Attention:
@@ -49,3 +56,52 @@ def test_flash_attention_1_in_triton_is_as_much_slower_than_version_2_as_its_pap
         for way in (False, True)
     ]
     assert ratios == [pytest.approx(1.4, rel=0.02), pytest.approx(2, rel=0.02)]
+
+
+def windowed(window: int, *, q: int = 4096, kv: int = 4096, pairs: int | None = None) -> Attention:
+    """Attention of each query to itself and at most `window` - 1 keys before it."""
+    seen = q * window - window * (window - 1) // 2 if window else q * (kv + 1) // 2
+    return Attention(1, 8, 8, q, kv, 64, 64, seen if pairs is None else pairs, window=window)
+
+
+@pytest.mark.parametrize(("window", "blocks"), [(1, 2), (127, 2), (128, 2), (129, 3), (256, 3), (257, 4), (1024, 9)])
+def test_a_window_computes_whole_blocks_of_keys(window: int, blocks: int) -> None:
+    """Queries of a block of 128 see keys of the window's blocks, and of the block that the first query's begin in."""
+    assert BLOCK == 128
+    assert computed_pairs(windowed(window)) == 4096 * blocks * 128
+
+
+def test_a_wide_window_computes_no_more_than_a_causal_mask() -> None:
+    assert computed_pairs(windowed(0)) == windowed(0).pairs
+    assert computed_pairs(windowed(4000)) == 4096 * 4096 / 2
+    wide = windowed(4096)
+    assert computed_pairs(wide) == wide.pairs, "at least all pairs"
+
+
+def test_computed_pairs_never_fall_with_the_window() -> None:
+    found = [computed_pairs(windowed(window)) for window in range(1, 4097, 17)]
+    assert found == sorted(found)
+    assert all(computed_pairs(windowed(window)) >= windowed(window).pairs for window in range(1, 4097, 17))
+
+
+def test_a_narrow_window_takes_less_but_not_in_proportion() -> None:
+    narrow, wide, all_keys = model_of("h200-sxm").seconds([windowed(128), windowed(1024), windowed(0)])
+    assert narrow < wide < all_keys
+    assert narrow > all_keys * windowed(128).pairs / windowed(0).pairs
+
+
+def heads_of(backend: str, *, backward: bool) -> Attention:
+    return Attention(4, 32, 8, 8192, 8192, 128, 128, 8192 * 4096, backward, backend)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_cudnn_of_2025_is_slower_on_blackwell_only(backward: bool) -> None:
+    """On Hopper nothing else is known of it: it is taken as cuDNN is."""
+    both = [heads_of(backend, backward=backward) for backend in ("cudnn_2025", "cudnn")]
+    for name in ("b200", "gb200", "b300", "gb300"):
+        old, new = model_of(name).seconds(both)
+        assert old > 1.05 * new
+    for name in ("h100-sxm", "h200-sxm", "a100-80g-sxm"):
+        old, new = model_of(name).seconds(both)
+        assert old == new
+    assert family(both[0]) == family(both[1]), "one calibration serves both"

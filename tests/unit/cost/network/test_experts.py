@@ -185,3 +185,62 @@ def test_published_figures_of_deepep() -> None:
     assert min(first) > 1.0
     assert max(first) < 1.4
     assert float(np.median([ratio for *_, ratio in rows])) == pytest.approx(1.0, abs=0.1)
+
+
+def _hybridep(sms: int = 0) -> str:
+    return dispatch_text(Dispatch("hybridep", 256, 8, sms=sms))
+
+
+def _received_per_s(name: str, ranks: int, sms: int = 0) -> float:
+    """Returns the bytes per second that a rank receives, those of its own included."""
+    network, layout = _on(name, ranks)
+    told = explain_call(network, TO_ALL, layout, 1e9, _hybridep(sms))
+    assert told.bound_s <= told.time_s - told.latency_s, "never above the links"
+    return 1e9 / (told.time_s - told.latency_s)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sms", "rate"),
+    [(8, 16, 717e9), (16, 16, 631.5e9), (36, 16, 578e9), (8, 32, 750.5e9), (32, 32, 623.5e9), (8, 24, 733.75e9)],
+)
+def test_hybridep_in_a_rack_as_published(ranks: int, sms: int, rate: float) -> None:
+    assert _received_per_s("gb200-nvl72", ranks, sms) == pytest.approx(rate)
+
+
+def test_a_b200_receives_as_published() -> None:
+    assert _received_per_s("b200-dgx", 8, 16) == pytest.approx(704.5e9, rel=0.03)
+
+
+@pytest.mark.parametrize("sms", [0, 16, 20, 32])
+def test_hybridep_is_slower_among_more_ranks(sms: int) -> None:
+    rates = [_received_per_s("gb200-nvl72", ranks, sms) for ranks in (8, 12, 16, 24, 32, 36, 48, 64, 72)]
+    assert rates == sorted(rates, reverse=True) and len(set(rates)) == len(rates)
+    few = [_received_per_s("gb200-nvl72", ranks, sms) for ranks in (2, 4, 8)]
+    assert few == pytest.approx([few[-1]] * 3), "what is not known below 8 ranks is as with 8"
+
+
+@pytest.mark.parametrize("ranks", [8, 36, 72])
+def test_hybridep_is_faster_with_more_sms(ranks: int) -> None:
+    rates = [_received_per_s("gb200-nvl72", ranks, sms) for sms in (16, 20, 24, 32)]
+    assert rates == sorted(rates) and len(set(rates)) == len(rates)
+    assert _received_per_s("gb200-nvl72", ranks) == _received_per_s("gb200-nvl72", ranks, 8) == rates[0]
+    assert _received_per_s("gb200-nvl72", ranks, 64) == rates[-1]
+
+
+def test_hybridep_holds_the_sms_of_its_way() -> None:
+    network, layout = _on("gb200-nvl72", 8)
+    held = [explain_call(network, TO_ALL, layout, 1e6, _hybridep(sms)).channels for sms in (0, 16, 32)]
+    assert held == [16, 16, 32]
+
+
+def test_hybridep_within_a_hopper_node_is_as_fast_as_deepep() -> None:
+    network, layout = _on("h100-dgx", 8)
+    both = [explain_call(network, TO_ALL, layout, 1e9, way).time_s for way in (_way("deepep"), _hybridep(32))]
+    assert both[0] == both[1]
+
+
+def test_nics_decide_where_hybridep_leaves_its_rack() -> None:
+    network, layout = _on("gb200-nvl72", 144)
+    told = explain_call(network, TO_ALL, layout, 1e9, _hybridep(32))
+    assert limit_call(network, TO_ALL, layout, 1e9, _hybridep(32)).kind == "nic"
+    assert told.time_s - told.latency_s == pytest.approx(dict(told.draws)["nic"] / (0.9 * 50e9))

@@ -42,7 +42,7 @@ def test_the_settled_plan() -> None:
     assert answer["tokens_per_step"] == 64 * LLAMA.seq_len
     plan = answer["plan"]
     assert (plan["microbatches"], plan["schedule"], plan["dp"], plan["zero"]) == (8, "1f1b", 4, 1)
-    assert plan["stack"] == LLAMA.stack.name
+    assert plan["stack"] == LLAMA.stack.label
     assert [one["code"] for one in answer["diagnostics"]] == [one.code for one in LLAMA.diagnostics]
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.workload.stacks import STACKS, stack
+from foretrace.workload.stack import Stack
+from foretrace.workload.stacks import STACKS, VERSIONS, nearest_version, stack
+
+EVERY: list[Stack] = [known for versions in VERSIONS.values() for known in versions]
 
 
 def test_names_resolve_as_people_type_them() -> None:
@@ -26,8 +31,85 @@ def test_every_stack_says_where_its_facts_are_from(name: str) -> None:
 
 
 def test_checkpoints_stop_early_from_pytorch_2_1_on() -> None:
-    assert [name for name in ("torch-eager", "fsdp", "llm-foundry", "llm-foundry@2023") if STACKS[name].early_stop] == [
-        "torch-eager",
-        "fsdp",
-        "llm-foundry",
-    ]
+    assert all(stack(name).early_stop for name in ("torch-eager", "fsdp", "llm-foundry@2024"))
+    assert not stack("llm-foundry@2023").early_stop
+
+
+@pytest.mark.parametrize("known", EVERY, ids=lambda known: known.label)
+def test_a_version_is_part_of_the_name(known: Stack) -> None:
+    assert stack(known.label) == known
+    assert stack(f" {known.name.upper().replace('-', '_')}@v{known.version} ") == known
+    assert nearest_version(known.label) is None
+
+
+def test_versions_are_in_order_and_one_of_them_is_taken_without_being_asked_for() -> None:
+    for name, versions in VERSIONS.items():
+        numbers = [tuple(int(part) for part in re.split("[.-]", known.version)) for known in versions]
+        assert numbers == sorted(set(numbers))
+        assert {known.name for known in versions} == {name}
+        assert STACKS[name] in versions
+        assert nearest_version(name) is None
+    assert all(not known.version for name, known in STACKS.items() if name not in VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        ("megatron-bridge@26.04", "26.04"),
+        ("megatron-bridge@26.04.01", "26.04"),
+        ("megatron-bridge@v26.05", "26.04"),
+        ("megatron-bridge@25.09", "25.11"),
+        ("megatron-bridge@99", "26.08"),
+        ("megatron-core@0.9", "0.14"),
+        ("megatron-core@0.15.2", "0.15"),
+        ("megatron-core@1.0", "0.16"),
+        ("megatron-core@0.16.1", "0.16"),
+        ("fsdp@2025-03", "2024-10"),
+        ("fsdp-compile@2026-01", "2025-10"),
+    ],
+)
+def test_the_newest_known_version_before_the_one_asked_for_is_taken(asked: str, taken: str) -> None:
+    found = stack(asked)
+    assert found.version == taken
+    expected = asked.partition("@")[2]
+    assert nearest_version(asked) == (None if expected == taken else expected)
+
+
+def test_a_release_without_patches_is_the_version() -> None:
+    assert stack("megatron-core@0.16.0").version == "0.16" and nearest_version("megatron-core@0.16.0") is None
+    assert stack("megatron-core@0.15.0").version == "0.15" and nearest_version("megatron-core@0.15.0") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ("nonsense@26.04", "unknown-name"),
+        ("llm-foundry@1", "unknown-name"),
+        ("torch-eager@2.9", "unknown-name"),
+        ("megatron-core@", "bad-value"),
+        ("megatron-core@new", "bad-value"),
+        ("megatron-core@0.14rc1", "bad-value"),
+        ("megatron-core@0.14@0.15", "bad-value"),
+        ("megatron-core@-1", "bad-value"),
+        ("megatron-core@" + "9" * 5000, "bad-value"),
+    ],
+)
+def test_versions_that_cannot_be_meant(asked: str, code: str) -> None:
+    with pytest.raises(InputError) as raised:
+        stack(asked, where="job.yaml:3")
+    assert (raised.value.code, raised.value.where) == (code, "job.yaml:3")
+    assert raised.value.hint
+
+
+def test_what_versions_differ_in() -> None:
+    old, middle, new = VERSIONS["megatron-core"]
+    assert [known.attention for known in (old, middle, new)] == ["cudnn_2025", "cudnn", "cudnn"]
+    assert [known.swizzles_scales for known in (old, middle, new)] == ["operands", "operands", "weights"]
+    assert [known.copies_kv_heads for known in (old, middle, new)] == [False, False, True]
+    assert all(known.runs_transformer_engine for known in (old, middle, new))
+    bridge = VERSIONS["megatron-bridge"]
+    assert [known.fuses_experts for known in bridge] == [False, False, False, True, True]
+    assert [known.swizzles_scales for known in bridge] == ["operands", *["weights"] * 4]
+    assert {(known.gradient_dtype, known.hybridep_sms) for known in bridge} == {("bf16", 32)}
+    assert [known.norm for known in VERSIONS["fsdp"]] == ["eager", "fused"]
+    assert stack("fsdp-compile@2025-10").loss == "compiled" != stack("fsdp-compile").loss
