@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foretrace import Answer, Machine, Plan, load_model, model, simulate
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, ForetraceError
 from foretrace.hardware.presets import cluster
 from foretrace.readings.answer.answer import BandPart
 from foretrace.readings.answer.answer_file import open_answer
@@ -158,6 +158,15 @@ def test_every_reason_is_known(answer: Answer, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Answer, "lanes", property(lambda _: (LaneUse("host", 8, 100.0, 1.0, 0.0),)))
     plan = {"gpus": 64, "ep": 8, "etp": 2, "cp": 2, "precision": "fp8", "stack": "megatron-core@0.12"}
     assert set(reasons(answer, setting("mixtral-8x7b", **plan))) == set(WIDTHS)
+
+
+@pytest.mark.parametrize(("low", "code"), [(-0.5, "damaged-file"), (math.nan, "out-of-range")])
+def test_a_saved_part_that_cannot_be_is_refused(low: float, code: str, answer: Answer, tmp_path: Path) -> None:
+    damaged = replace(answer, band_parts=(BandPart(PRICES, low, 1.1),))
+    damaged.save(tmp_path / "a.answer")
+    with pytest.raises(ForetraceError) as refused:
+        open_answer(tmp_path / "a.answer")
+    assert refused.value.code == code
 
 
 def test_parts_are_saved_and_in_the_json(experts: Answer, tmp_path: Path) -> None:
