@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foretrace import Answer, Machine, Plan, load_model, model, simulate
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, ForetraceError
 from foretrace.hardware.presets import cluster
 from foretrace.readings.answer.answer import BandPart
 from foretrace.readings.answer.answer_file import open_answer
@@ -165,6 +165,15 @@ def test_every_reason_is_known(answer: Answer, monkeypatch: pytest.MonkeyPatch) 
         *reasons(answer, setting("gpt3-13b", gpus=16, stack="deepspeed-2021")),
     }
     assert found == set(WIDTHS)
+
+
+@pytest.mark.parametrize(("low", "code"), [(-0.5, "damaged-file"), (math.nan, "out-of-range")])
+def test_a_saved_part_that_cannot_be_is_refused(low: float, code: str, answer: Answer, tmp_path: Path) -> None:
+    damaged = replace(answer, band_parts=(BandPart(PRICES, low, 1.1),))
+    damaged.save(tmp_path / "a.answer")
+    with pytest.raises(ForetraceError) as refused:
+        open_answer(tmp_path / "a.answer")
+    assert refused.value.code == code
 
 
 def test_parts_are_saved_and_in_the_json(experts: Answer, tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ import pytest
 
 from foretrace import Answer, Machine, Plan, load_model, model, simulate
 from foretrace.basics.errors import InfeasibleError, InputError
+from foretrace.hardware import presets as hardware
+from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import gpu
 from foretrace.models.parameters import parameters
 from foretrace.readings.answer.memory_fit import MemoryFit
 from foretrace.readings.answer.model_figures import ModelFigures, peak_flops
 from foretrace.readings.scenario import Scenario
+from foretrace.step.spec import CudaGraphs
 
 PLAN = Plan(gpus=16, tp=2, pp=2, gbs=32, mbs=1, recompute="full")
 
@@ -165,3 +168,16 @@ def test_the_same_twice(answer: Answer) -> None:
     again = simulate(model("Llama-3-8B", PLAN), Machine("H100", prices="model"))
     assert again.step_time_s == answer.step_time_s
     assert again.step_time_band_s == answer.step_time_band_s
+
+
+def test_a_slower_host_slows_a_step_that_launches_decide() -> None:
+    """A node whose CPU takes twice as long for a launch; graphs of whole steps are launched once."""
+    usual = hardware.cluster("h100-dgx")
+    slow = replace(usual, node=replace(usual.node, launch_factor=2.0))
+
+    def step_s(on: Cluster, graphs: CudaGraphs) -> float:
+        plan = Plan(gpus=1, gbs=1, seq_len=512, stack="torch-eager", cuda_graphs=graphs)
+        return simulate(model("llama3.2-1b", plan), Machine(on, prices="model"), explain=False).step_time_s
+
+    assert step_s(slow, "none") == pytest.approx(2 * step_s(usual, "none"), rel=0.1)
+    assert step_s(slow, "full") == pytest.approx(step_s(usual, "full"), rel=0.01)

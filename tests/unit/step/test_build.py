@@ -116,8 +116,39 @@ class TestCuts:
         assert caught.value.code == "invalid-program"
 
 
+class TestPhases:
+    """Backward begins at 1 after the forward of one unit; calls are on the lane of their axis, in order."""
+
+    def test_a_phase_ends_before_what_is_computed_after_the_next_one(self) -> None:
+        """The combine of 3 outlasts attention: experts wait for it, and not for the dispatch of 4."""
+        layer = work(
+            call("combine", 3.0, concurrent="phase"),
+            compute("attention", 2.0),
+            call("dispatch", 4.0, concurrent="phase"),
+            compute("experts", 2.0),
+            compute("more experts", 1.0),
+        )
+        answer = run(layer)
+        assert spans(answer, "combine") == [(1.0, 4.0)] and spans(answer, "attention") == [(1.0, 3.0)]
+        assert spans(answer, "dispatch") == [(4.0, 8.0)]
+        assert spans(answer, "experts") == [(4.0, 6.0)] and spans(answer, "more experts") == [(6.0, 7.0)]
+        assert answer.step_time_s == pytest.approx(8 + 1), "the unit ends with its last phase"
+
+    def test_calls_without_computation_between_them_are_one_phase(self) -> None:
+        tokens, probabilities = (call(name, 2.0, concurrent="phase") for name in ("tokens", "probabilities"))
+        answer = run(work(tokens, probabilities, compute("experts", 3.0), call("combine", 1.0)))
+        assert spans(answer, "probabilities") == [(3.0, 5.0)]
+        assert spans(answer, "experts") == [(1.0, 4.0)]
+
+    def test_the_next_unit_waits(self) -> None:
+        layers = (work(compute("low", 1.0)), work(call("combine", 5.0, concurrent="phase"), compute("high", 1.0)))
+        answer = run(*layers)
+        assert spans(answer, "combine") == [(2.0, 7.0)] and spans(answer, "high") == [(2.0, 3.0)]
+        assert spans(answer, "low") == [(7.0, 8.0)]
+
+
 class TestBegin:
-    @pytest.mark.parametrize("concurrent", ["next", "previous", "action"])
+    @pytest.mark.parametrize("concurrent", ["next", "previous", "phase", "action"])
     def test_a_concurrent_call_waits_for_what_its_action_needs(self, concurrent: Concurrent) -> None:
         """Two stages: the gradient arrives on stage 0 after the backward of stage 1."""
         mesh = Mesh(tp=2, pp=2)
