@@ -374,7 +374,11 @@ class TestDifferences:
         [
             (
                 "plan",
-                {("plan", "tp", 2, 4), ("stack", "stack", "megatron-core@0.16", "torch-eager"), ("follows", "dp", 8, 4)},
+                {
+                    ("plan", "tp", 2, 4),
+                    ("stack", "stack", "megatron-core@0.16", "torch-eager"),
+                    ("follows", "dp", 8, 4),
+                },
             ),
             (
                 "hardware",

@@ -219,7 +219,7 @@ def _stack_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
     hidden = [word for word, name in (("grads", "grad_overlap"), ("params", "param_overlap")) if details[name]]
     overlaps = "both" if len(hidden) == 2 else "".join(hidden) or "none"
     versions = details["versions"]
-    known = " ".join(map(str, versions)) if isinstance(versions, tuple) and versions else "-"
+    known = f"{versions[0]} to {versions[-1]}" if isinstance(versions, tuple) and versions else "-"
     return known, str(details["attention"]), str(details["pointwise"]), kept, str(details["zero"]), overlaps
 
 
