@@ -94,8 +94,13 @@ def test_every_field_is_read_back_or_reported(planned: PlannedModel, tmp_path_fa
         again = settle(setting.model, Plan(**job.plan))  # type: ignore[arg-type]  # fields by name
         for field in fields(Plan):
             if field.name not in lacks and has_effect(setting, field.name):
-                expected = launch_value(setting, field.name)
-                assert launch_value(again, field.name) == expected, (framework, field.name)
+                expected, value = (_same_software(launch_value(each, field.name)) for each in (setting, again))
+                assert value == expected, (framework, field.name)
+
+
+def _same_software(value: object) -> object:
+    """Megatron-Bridge runs Megatron-core, and no option says which of them a plan was made for."""
+    return "megatron-core" if value == "megatron-bridge" else value
 
 
 PIECES = (

@@ -182,7 +182,8 @@ def test_a_peak_is_at_least_each_of_its_parts(planned: PlannedModel) -> None:
         assert peak.peak_bytes >= resident + max(work.saved_bytes for work in works)
         items = [item for work in works for item in (*work.forward, *work.backward)]
         assert peak.peak_bytes >= resident + max(getattr(item, "temporary_bytes", 0) for item in items)
-        assert peak.place is not None
+        at_end = "activations" not in peak.by_category  # where gradients of 16 bits are copied for the optimizer
+        assert peak.place is not None or at_end
         assert all(peak.by_category.get(category, 0) >= size for category, size in role.resident.items())
 
 

@@ -78,7 +78,7 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     ),
     "sequence_parallel": OptionText("--sp/--no-sp", "", "Sequence parallelism next to tp."),
     "reshard": OptionText("--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
-    "cuda_graphs": OptionText("--cuda-graphs", "none|partial|full", "What the host does not launch."),
+    "cuda_graphs": OptionText("--cuda-graphs", "none|router|partial|full", "What the host does not launch."),
     "offload_optimizer": OptionText("--offload-optimizer", "", "Optimizer state on the host."),
     "offload_layers": OptionText("--offload-layers", "N", "Layers of a stage whose activations go to the host."),
     "offload_modules": OptionText(

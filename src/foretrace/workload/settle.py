@@ -235,6 +235,7 @@ def _idle(setting: Setting, sizes: PlanSizes) -> list[str]:
             f"routing {stated_routing:g}x ({'ep is 1' if moe else 'no experts'})",
         ),
         (plan.dispatcher != "alltoall" and IDLE["dispatcher"](sizes), f"dispatcher {plan.dispatcher} (ep is 1)"),
+        (plan.cuda_graphs == "router" and not moe, "cuda_graphs router (no experts)"),
         (plan.schedule is not None and IDLE["schedule"](sizes), f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and IDLE["sequence_parallel"](sizes), "sequence parallelism (tp is 1)"),
         *(

@@ -107,7 +107,7 @@ class TestStacks:
 
     def test_a_version_that_is_not_known_is_warned_of(self, capsys: pytest.CaptureFixture[str]) -> None:
         nearest, known = (
-            answer_of(capsys, "predict", *JOB, "--stack", f"megatron-core@{version}") for version in ("0.15.3", "0.15")
+            answer_of(capsys, "predict", *JOB, "--stack", f"megatron-core@{version}") for version in ("0.13", "0.14")
         )
         assert [note["code"] for note in nearest["diagnostics"] if note["level"] == "warning"] == ["nearest-version"]
         assert nearest["step_time_s"] == known["step_time_s"]

@@ -252,3 +252,10 @@ def test_the_version_that_is_taken_is_said_where_none_is_asked_for() -> None:
     assert "megatron-core 0.16" in said("megatron-core")
     assert "megatron-core" not in said("megatron-core@0.15")
     assert settle(preset("llama3-8b"), Plan(8, gbs=8, tp=2, stack="megatron-core@0.15")).stack.version == "0.15"
+
+
+def test_graphs_of_routers_need_routers() -> None:
+    plan = Plan(8, gbs=8, tp=2, cuda_graphs="router")
+    dense, experts = (settle(preset(name), plan) for name in ("llama3-8b", "mixtral-8x7b"))
+    codes = [[note.code for note in setting.diagnostics].count("field-ignored") for setting in (dense, experts)]
+    assert codes == [1, 0]

@@ -440,20 +440,26 @@ def _lack_of_param_overlap(setting: Setting) -> str | None:
     return "Megatron-LM gathers parameters under the forward only if it reduces gradients under the backward"
 
 
+_ROUTER_SCOPE: Final = ("moe_router", "moe_preprocess")
+
+
 def _write_cuda_graphs(setting: Setting) -> Options:
     kind = setting.plan.cuda_graphs
-    parts = ("attn", "moe_router", "moe_preprocess") if setting.model.has_experts else ("attn",)
-    scope = {"none": None, "partial": parts, "full": ("full_iteration",)}[kind]
-    implementation = {"none": "none", "partial": "transformer_engine", "full": "local"}[kind]
-    return {"cuda-graph-impl": implementation, "cuda-graph-scope": scope}
+    router = _ROUTER_SCOPE if setting.model.has_experts else ()
+    scope = {"none": (), "router": router, "partial": ("attn", *router), "full": ("full_iteration",)}[kind]
+    implementation = "local" if kind == "full" else "transformer_engine" if scope else "none"
+    return {"cuda-graph-impl": implementation, "cuda-graph-scope": scope or None}
 
 
 def _read_cuda_graphs(reading: Reading) -> dict[str, PlanValue]:
     graphs = reading.text("cuda-graph-impl", "none")
     older = reading.has("enable-cuda-graph", "external-cuda-graph")
-    if "full_iteration" in reading.values("cuda-graph-scope"):
+    scope = reading.values("cuda-graph-scope")
+    if "full_iteration" in scope:
         return {"cuda_graphs": "full"}
-    return {"cuda_graphs": "partial"} if graphs != "none" or older else {}
+    if graphs == "none" and not older:
+        return {}
+    return {"cuda_graphs": "router" if scope and set(scope) <= set(_ROUTER_SCOPE) else "partial"}
 
 
 def _write_dispatcher(setting: Setting) -> Options:

@@ -354,6 +354,7 @@ def _dispatches(setting: Setting) -> bool:
 _EFFECTS: Final[dict[str, Callable[[Setting], bool]]] = {
     **dict.fromkeys(("sequence_parallel", "tp_overlap"), lambda setting: setting.plan.tp > 1),
     "cp_comm": lambda setting: setting.plan.cp > 1,
+    "cuda_graphs": lambda setting: setting.plan.cuda_graphs != "router" or setting.model.has_experts,
     **dict.fromkeys(("vpp", "schedule", *DIVISION), _has_stages),
     "pp_overlap": lambda setting: _has_stages(setting) and setting.schedule in BATCHED,
     **dict.fromkeys(("ep", "etp"), lambda setting: setting.model.has_experts),

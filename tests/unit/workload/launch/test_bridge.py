@@ -54,6 +54,7 @@ def test_a_model_is_its_preset(tmp_path: Path) -> None:
         ("comm_overlap.tp_comm_overlap=true", "tp_overlap", True),
         ("++dist.use_tp_pp_dp_mapping=true", "rank_order", "tp-cp-ep-pp-dp"),
         ("'model.cuda_graph_scope=[full_iteration]' model.cuda_graph_impl=local", "cuda_graphs", "full"),
+        ("'model.cuda_graph_scope=[moe_router]' model.cuda_graph_impl=transformer_engine", "cuda_graphs", "router"),
     ],
 )
 def test_overrides_of_a_plan(words: str, field: str, value: object, tmp_path: Path) -> None:
