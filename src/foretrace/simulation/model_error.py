@@ -23,7 +23,7 @@ WIDTHS: Final[dict[str, float]] = {
     "context parallelism": 0.10,
     "PyTorch's ring over 4 ranks or more": 0.70,
     "host": 0.21,
-    "experts across nodes": 0.39,
+    "experts across nodes": 0.32,
     "version of the software": 0.05,
     "lists of tensors": 0.85,
 }
@@ -88,5 +88,6 @@ def _leaves_domain(answer: Answer, setting: Setting) -> bool:
     cluster = answer.cluster
     if cluster is None:
         return False
-    domains = setting.mesh.groups("ep") // (cluster.domain_gpus or cluster.node.island_gpus)
+    chosen = None if answer.domains is None else answer.domains.most_gpus
+    domains = setting.mesh.groups("ep") // (chosen or cluster.domain_gpus or cluster.node.island_gpus)
     return bool((domains != domains[:, :1]).any())

@@ -345,6 +345,10 @@ def _read_stack(reading: Reading) -> dict[str, PlanValue]:
     return {"stack": "fsdp-compile" if compiles else "fsdp"}
 
 
+def _compiled(setting: Setting) -> tuple[str, ...]:
+    return ("model", "loss") if setting.stack.loss == "compiled" else ("model",)
+
+
 def _lack_of_grad_overlap(setting: Setting) -> str | None:
     return None if setting.grad_overlap else "DDP reduces gradients under the backward"
 
@@ -409,7 +413,7 @@ TORCHTITAN: Final = LaunchFormat(
             ("stack",),
             lambda setting: (
                 {_COMPILE: setting.stack.name == "fsdp-compile"}
-                | ({"compile.components": ("model",)} if setting.stack.name == "fsdp-compile" else {})
+                | ({"compile.components": _compiled(setting)} if setting.stack.name == "fsdp-compile" else {})
             ),
             _read_stack,
             stack_rule("fsdp", _STACKS).lack,
