@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foretrace.cost.kernels.attention import AttentionWork, attention_s, computed_pairs, side_bytes
+from foretrace.cost.kernels.attention import AttentionWork, attention_s, computed_flops, computed_pairs, side_bytes
 from foretrace.cost.kernels.corrections import MeasuredCorrections, family
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
@@ -229,7 +229,7 @@ def modelled_attention(
     own = [kernel for kernel, _ in rows if isinstance(kernel, Attention)]
     facts = [
         (
-            k.flops * computed_pairs(k) / k.pairs,
+            computed_flops(k),
             computed_pairs(k),
             k.q,
             k.batch * k.heads,

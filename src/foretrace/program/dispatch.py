@@ -27,7 +27,10 @@ ONCE_PER_RANK: Final = ("deepep", "hybridep")
 """Ways that send a token once to each rank, however many of its experts are there."""
 
 
-_HINT: Final = f"dispatch style={'|'.join(STYLES)} experts=256 topk=8, and groups=8 chosen=4 where routing is limited"
+_HINT: Final = (
+    f"dispatch style={'|'.join(STYLES)} experts=256 topk=8, groups=8 chosen=4 where routing is limited, sms=32 of its"
+    " kernels"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ def _ways(groups: int, group: int, topk: int, first: int) -> int:
 MAX_EXPERTS: Final = 100_000
 MAX_TOPK: Final = 1_000
 MAX_GROUPS: Final = 1_000
+MAX_SMS: Final = 4_096
 """Limits on a way: chances of tokens are sums over groups of binomial coefficients."""
 
 NAMES: Final = tuple(field.name for field in fields(Dispatch))
@@ -128,8 +132,9 @@ def parse_dispatch(text: str) -> Dispatch:
     if wrong:
         raise _unclear("bad-value", text, f"{shortened(wrong[0])} is no whole number")
     dispatch = Dispatch(style, **{name: int(value) for name, value in values.items()})
-    if dispatch.experts > MAX_EXPERTS or dispatch.topk > MAX_TOPK or dispatch.groups > MAX_GROUPS:
-        problem = f"at most {MAX_EXPERTS:,} experts, topk={MAX_TOPK} and groups={MAX_GROUPS} can be meant"
+    limits = (("experts", MAX_EXPERTS), ("topk", MAX_TOPK), ("groups", MAX_GROUPS), ("sms", MAX_SMS))
+    if any(getattr(dispatch, name) > most for name, most in limits):
+        problem = f"at most {', '.join(f'{name}={most:,}' for name, most in limits)} can be meant"
         raise InputError("out-of-range", f'"{shortened(text)}": {problem}', hint=_HINT)
     open_experts = dispatch.experts * dispatch.chosen // max(dispatch.groups, 1)
     if not 0 < dispatch.chosen <= dispatch.groups <= dispatch.experts:

@@ -85,3 +85,10 @@ def test_the_text_says_what_is_not_usual() -> None:
 def test_what_cannot_be_meant_is_said(text: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         parse_dispatch(text)
+
+
+@pytest.mark.parametrize("sms", [4097, 999999999])
+def test_no_gpu_has_so_many_sms(sms: int) -> None:
+    with pytest.raises(InputError) as raised:
+        parse_dispatch(f"dispatch style=hybridep experts=256 topk=8 sms={sms}")
+    assert raised.value.code == "out-of-range"

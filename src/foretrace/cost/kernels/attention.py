@@ -48,7 +48,13 @@ def computed_pairs(kernel: Attention) -> float:
     if not kernel.window:
         return float(kernel.pairs)
     blocks = -(-kernel.window // BLOCK) + 1
-    return float(max(kernel.pairs, min(kernel.q * blocks * BLOCK, kernel.q * kernel.kv / 2)))
+    computed = kernel.pairs * blocks * BLOCK / kernel.window
+    return float(max(kernel.pairs, min(computed, kernel.q * kernel.kv / 2)))
+
+
+def computed_flops(kernel: Attention) -> float:
+    """Returns the FLOPs of all pairs that a kernel computes."""
+    return kernel.flops * computed_pairs(kernel) / max(kernel.pairs, 1)
 
 
 class AttentionWork(NamedTuple):

@@ -8,7 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
-from foretrace.cost.kernels.attention import AttentionWork, attention_fit, attention_s, computed_pairs, side_bytes
+from foretrace.cost.kernels.attention import (
+    AttentionWork,
+    attention_fit,
+    attention_s,
+    computed_flops,
+    computed_pairs,
+    side_bytes,
+)
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s, grouped_s
 from foretrace.cost.kernels.parameters import Efficiency, GemmFit
 from foretrace.cost.kernels.streams import streams_s
@@ -114,6 +121,7 @@ class EfficiencyModel:
         most = np.maximum(rows, largest)
         if first.layout != "nt":  # rows that differ by chance end anywhere in a tile
             rows = rows + np.where(most > rows, HALF_TILE, 0.0)
+            most = np.maximum(most, rows)
         shapes = [(m, n, size) if first.layout == "nt" else (size, n, k) for size in (rows, most)]
         reached = self.constants.grouped.get(first.layout, 1.0)
         rate = peak_flops(self.gpu, first.dtype) * reached * self._clock(first.dtype, sustained)
@@ -130,7 +138,7 @@ class EfficiencyModel:
         flops, pairs, q, sequences, moved, launches, side = _columns(
             [
                 (
-                    kernel.flops * computed_pairs(kernel) / max(kernel.pairs, 1),
+                    computed_flops(kernel),
                     computed_pairs(kernel),
                     kernel.q,
                     kernel.batch * kernel.heads,

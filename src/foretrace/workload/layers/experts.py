@@ -152,14 +152,14 @@ def _bias(shape: Shape, there: Routed) -> Piece:
     forward, backward = (28 * elements, 40 * elements) if wide else (12 * elements, 16 * elements)
     kernel = "expert_bias_wide" if wide else "expert_bias"
     name = "experts bias"
-    there_and_back = [
+    both = [
         stream(kernel, moved // 2, moved // 2, launches=launches * there.groups + 1)
         for moved, launches in ((forward, 2), (backward, 4))
     ]
     return Piece(
         name,
-        (run(name, FORWARD, there_and_back[0]),),
-        (run(f"{name} backward", INPUT, there_and_back[1]),),
+        (run(name, FORWARD, both[0]),),
+        (run(f"{name} backward", INPUT, both[1]),),
     )
 
 
@@ -385,7 +385,7 @@ def _busiest(rows: int, there: Routed) -> int:
     expected sqrt(2 ln n) standard deviations above it.
     """
     mean = rows / there.groups
-    return math.ceil(mean + math.sqrt(2 * math.log(there.groups) * mean)) if there.groups > 1 else rows
+    return min(rows, math.ceil(mean + math.sqrt(2 * math.log(there.groups) * mean))) if there.groups > 1 else rows
 
 
 def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -> GroupedGemm:

@@ -354,3 +354,10 @@ def test_a_module_that_predicts_one_token_more_is_a_layer_and_a_projection() -> 
     projection = 2.0 * TOKENS * 2 * HIDDEN * HIDDEN
     assert flops(work.forward) == pytest.approx(flops(_work(of).forward) + head + projection)
     assert streams(work.forward)["embedding"] == 1
+
+
+@pytest.mark.parametrize(("rows", "groups"), [(1, 2), (2, 3), (7, 64), (64, 64)])
+def test_no_expert_is_busier_than_all_rows(rows: int, groups: int) -> None:
+    from foretrace.workload.layers.experts import Routed, _busiest
+
+    assert rows / groups <= _busiest(rows, Routed(groups, rows, rows, 1, 1)) <= rows
