@@ -83,10 +83,10 @@ def _layer_works(setting: Setting) -> tuple[Work, ...]:
     model, plan = setting.model, setting.plan
     if plan.recompute == "full" and plan.recompute_layers is not None:  # then places matter
         return tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers))
-    known: dict[tuple[object, float | None], Work] = {}
+    known: dict[tuple[object, float], Work] = {}
     works = []
     for number, layer in enumerate(model.layers):
-        key = (layer, plan.routing_of(number))
+        key = (layer, setting.routing_of(number))
         if key not in known:
             known[key] = layers.layer_work(setting, layer, number)
         works.append(known[key])
