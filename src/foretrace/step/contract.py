@@ -89,7 +89,8 @@ class Contraction:
 
 def ends_alone(items: Sequence[Item]) -> bool:
     """Returns whether all calls next to a unit's computations have been waited for when the unit ends."""
-    waits = later = ends_phase = False  # whether the next item has a call to wait for, the one after it, the unit's end
+    # Whether a call is waited for by the next item, the one after it, the unit's end.
+    waits = later = ends_phase = False
     for item in items:
         concurrent = item.concurrent if isinstance(item, Call) else None
         if concurrent in ("action", "step"):
