@@ -65,7 +65,6 @@ class _Action:
         self.waits: list[float] = []
         self.later: list[float] = []
         self.phase: list[float] = []
-        self.joins: list[float] = []
 
     def unit(self, items: list[Item]) -> float:
         """Runs the items of a unit, and returns when it is done."""
@@ -97,8 +96,7 @@ class _Action:
             else:
                 waited = before if item.concurrent == "step" else self.waits
                 end = self.stage.issue(item, max([self.stage.free, *waited]))
-                lists = {"next": self.later, "action": self.joins, "step": self.stage.reductions}
-                lists[item.concurrent].append(end)
+                (self.stage.reductions if item.concurrent == "step" else self.later).append(end)
         return self.stage.free
 
     def _compute(self, item: Compute) -> None:
@@ -130,7 +128,7 @@ class _Action:
 
     def end(self) -> float:
         """When the next action may use its result."""
-        self.stage.free = max([self.stage.free, *self.waits, *self.later, *self.phase, *self.joins])
+        self.stage.free = max([self.stage.free, *self.waits, *self.later, *self.phase])
         return self.stage.free
 
 

@@ -22,7 +22,7 @@ laws = settings(deadline=None, max_examples=100, suppress_health_check=list(Heal
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe", "dualpipe-v", "looped-bfs")
 times = st.integers(0, 7).map(lambda milliseconds: milliseconds * 1e-3)
 computed = st.integers(1, 7).map(lambda milliseconds: milliseconds * 1e-3)
-concurrency = st.sampled_from((None, None, "next", "previous", "phase", "phase", "action", "step"))
+concurrency = st.sampled_from((None, None, "next", "previous", "phase", "phase", "step"))
 
 
 @st.composite

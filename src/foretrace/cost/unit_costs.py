@@ -53,7 +53,6 @@ class UnitCosts:
         slowed_s: From its first op to the begin of the next unit, with nothing else on its rank, and with what its own
             calls cost its computation.
         trailing_s: How long calls go on at the end of that while nothing is computed, with that cost or without.
-        joined_s: Calls that only the end of the action waits for, one after the other.
         launches: Kernels and calls that the host launches.
         kernels: The kernels of its computation, each with how often it runs.
         gating: Those of them with which `slowed_s` grows: computation next to calls that take longer is not among them.
@@ -61,7 +60,6 @@ class UnitCosts:
 
     slowed_s: tuple[float, ...]
     trailing_s: tuple[float, ...]
-    joined_s: tuple[float, ...]
     launches: tuple[float, ...]
     kernels: tuple[Kernels, ...]
     gating: tuple[Kernels, ...]
@@ -217,17 +215,13 @@ class MeshPrices:
             launches: The host's launches.
             sharded: How data-parallel ranks split it; the calls of that are not counted, its copies are.
         """
-        slowed, trailing, joined = ([0.0] * len(KINDS) for _ in range(3))
-        counts = [0.0] * len(KINDS)
+        slowed, trailing, counts = ([0.0] * len(KINDS) for _ in range(3))
         kernels: list[Kernels] = [()] * len(KINDS)
         gating: list[Kernels] = [()] * len(KINDS)
         for kind in KINDS:
             items = items_in(work, kind, sharded)
             parts = parts_of(items)
             slowed[kind], trailing[kind] = self._chain(parts, launches)
-            joined[kind] = sum(
-                self.seconds(item) for item in items if isinstance(item, Call) and item.concurrent == "action"
-            )
             counts[kind] = 0.0 if launches is None else count_launches(items, launches.graphs)
             kernels[kind] = tuple(each for item in items if isinstance(item, Compute) for each in item.kernels)
             gating[kind] = kernels[kind]
@@ -235,8 +229,7 @@ class MeshPrices:
                 costs, gating[kind] = self._local_costs(parts)
                 slowed[kind], trails_s = self._chain(parts, launches, costs)
                 trailing[kind] = max(trailing[kind], trails_s)
-        times = (tuple(slowed), tuple(trailing), tuple(joined))
-        return UnitCosts(*times, tuple(counts), tuple(kernels), tuple(gating))
+        return UnitCosts(tuple(slowed), tuple(trailing), tuple(counts), tuple(kernels), tuple(gating))
 
     def compute_s(self, item: Compute) -> float:
         """Returns the seconds of a computation alone."""

@@ -7,48 +7,98 @@ says how bands hold for models and GPUs that were left out).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from typing import Final
 
+from foretrace.cost.machine import Machine
+from foretrace.cost.network.peers import Places
 from foretrace.readings.answer.answer import Answer, BandPart
 from foretrace.workload.plan import NARROW_PRECISIONS
 from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import nearest_version
 
-WIDTHS: Final[dict[str, float]] = {
-    "model of the step": 0.05,
-    "experts": 0.17,
-    "8-bit products": 0.12,
-    "context parallelism": 0.10,
-    "PyTorch's ring over 4 ranks or more": 0.70,
-    "host": 0.21,
-    "experts across nodes": 0.32,
-    "version of the software": 0.05,
-    "lists of tensors": 0.85,
-}
-"""Half of the central 90 % interval of the step, as a logarithm: as `benchmarks/fit_bands.py` prints them."""
-
 MIN_WARNED: Final = 0.15
-"""The least of an answer with a warning."""
+"""The least half width of the band of an answer with a warning, which is no part of it."""
 
 HOST_BUSY: Final = 0.7
-"""The share of a step from which on launches may decide how long it takes: what is counted may be off by as much."""
+"""Share of the step above which launches may set its length; the count of launches may be off by up to the rest."""
 
 MANY_RING_RANKS: Final = 4
 """Ranks of context parallelism from which on published runs of torchtitan are slower than can be explained."""
 
 PRICES: Final = "prices"
+"""The part of a band that is the band of the prices; the other parts are reasons of `WIDTHS`."""
 
 
-def with_model_error(answer: Answer, setting: Setting) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """An answer of a model, with what it was predicted from."""
+
+    answer: Answer
+    setting: Setting
+    machine: Machine
+
+    @property
+    def host_busy(self) -> float:
+        """The share of the step in which the host launches."""
+        return max((lane.busy for lane in self.answer.lanes if lane.lane == "host"), default=0.0)
+
+    @property
+    def experts_leave_domain(self) -> bool:
+        """Whether an expert group has ranks that links do not join."""
+        cluster, mesh = self.machine.cluster, self.setting.mesh
+        if cluster is None or mesh.ep == 1 or not self.setting.model.has_experts:
+            return False
+        domain = Places.of(cluster.node, self.machine.placed(mesh.world, mesh)).island[mesh.groups("ep")]
+        return bool((domain != domain[:, :1]).any())
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason why a step may take longer or shorter than predicted, whatever its prices.
+
+    Attributes:
+        name: What the answer depends on.
+        width: Half of the central 90 % interval of the step, as a logarithm: as `benchmarks/fit_bands.py` prints it.
+        applies: Returns whether an answer depends on it.
+    """
+
+    name: str
+    width: float
+    applies: Callable[[Predicted], bool]
+
+
+REASONS: Final = (
+    Reason("model of the step", 0.05, lambda _: True),
+    Reason("experts", 0.17, lambda predicted: predicted.setting.model.has_experts),
+    Reason("8-bit products", 0.12, lambda predicted: predicted.setting.plan.precision in NARROW_PRECISIONS),
+    Reason("context parallelism", 0.10, lambda predicted: predicted.setting.plan.cp > 1),
+    Reason(
+        "PyTorch's ring over 4 ranks or more",
+        0.70,
+        lambda predicted: predicted.setting.plan.cp >= MANY_RING_RANKS and predicted.setting.stack.pytorch_ring,
+    ),
+    Reason("host", 0.21, lambda predicted: predicted.host_busy > HOST_BUSY),
+    Reason("experts across nodes", 0.32, lambda predicted: predicted.experts_leave_domain),
+    Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
+    Reason("lists of tensors", 0.85, lambda predicted: predicted.setting.stack.lists_tensors),
+)
+"""All reasons, each with its width and where it applies."""
+
+WIDTHS: Final[dict[str, float]] = {reason.name: reason.width for reason in REASONS}
+"""The widths of reasons by name."""
+
+
+def with_model_error(answer: Answer, setting: Setting, machine: Machine) -> Answer:
     """Returns the answer of a model with the band of its step widened, and what it is made of."""
     if answer.step_time_band_s is None:
         return answer
     step_s, (low_s, high_s) = answer.step_time_s, answer.step_time_band_s
     prices = (log(step_s / max(low_s, 1e-3 * step_s)), log(high_s / step_s))
     parts = [BandPart(PRICES, exp(-prices[0]), exp(prices[1]))]
-    parts += [BandPart(name, exp(-WIDTHS[name]), exp(WIDTHS[name])) for name in reasons(answer, setting)]
+    parts += [BandPart(name, exp(-WIDTHS[name]), exp(WIDTHS[name])) for name in reasons(answer, setting, machine)]
     widths = [hypot(*(abs(log(part.low)) for part in parts)), hypot(*(log(part.high) for part in parts))]
     if any(note.level == "warning" for note in answer.diagnostics):
         widths = [max(width, MIN_WARNED) for width in widths]
@@ -57,37 +107,18 @@ def with_model_error(answer: Answer, setting: Setting) -> Answer:
     return replace(answer, step_time_band_s=band, band_parts=tuple(parts))
 
 
-def reasons(answer: Answer, setting: Setting) -> tuple[str, ...]:
-    """Returns the names of `WIDTHS` that an answer depends on."""
-    plan = setting.plan
-    experts = setting.model.has_experts
-    asked = {
-        "model of the step": True,
-        "experts": experts,
-        "8-bit products": plan.precision in NARROW_PRECISIONS,
-        "context parallelism": plan.cp > 1,
-        "host": _host_busy(answer) > HOST_BUSY,
-        "experts across nodes": experts and plan.ep > 1 and _leaves_domain(answer, setting),
-        "PyTorch's ring over 4 ranks or more": plan.cp >= MANY_RING_RANKS and setting.stack.pytorch_ring,
-        "version of the software": _unknown_version(plan.stack),
-        "lists of tensors": setting.stack.lists_tensors,
-    }
-    return tuple(name for name, counts in asked.items() if counts)
+def reasons(answer: Answer, setting: Setting, machine: Machine) -> tuple[str, ...]:
+    """Returns the names of `WIDTHS` that an answer depends on.
+
+    Args:
+        answer: The answer of a model.
+        setting: The model under its plan.
+        machine: Where it runs, with the placement of its ranks.
+    """
+    predicted = Predicted(answer, setting, machine)
+    return tuple(reason.name for reason in REASONS if reason.applies(predicted))
 
 
-def _unknown_version(stack: str | None) -> bool:
+def _is_unknown(stack: str | None) -> bool:
+    """Returns whether a version of a stack is asked for that is not known."""
     return stack is not None and nearest_version(stack) is not None
-
-
-def _host_busy(answer: Answer) -> float:
-    return max((lane.busy for lane in answer.lanes if lane.lane == "host"), default=0.0)
-
-
-def _leaves_domain(answer: Answer, setting: Setting) -> bool:
-    """Returns whether an expert group has ranks that links do not join."""
-    cluster = answer.cluster
-    if cluster is None:
-        return False
-    chosen = None if answer.domains is None else answer.domains.most_gpus
-    domains = setting.mesh.groups("ep") // (chosen or cluster.domain_gpus or cluster.node.island_gpus)
-    return bool((domains != domains[:, :1]).any())

@@ -192,7 +192,7 @@ class _Question:
             answer = replace(answer, diagnostics=(*answer.diagnostics, memory.warning))
         from foretrace.simulation.model_error import with_model_error
 
-        return with_model_error(answer, setting)
+        return with_model_error(answer, setting, self._changed)
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
         """Returns a note where a calibration was made of kernels that the plan's stack does not run."""

@@ -162,7 +162,6 @@ class _BlockWriter:
         """Ops next to it for which the next unit waits."""
         self.begin: list[int] = []
         """An op of no time for which concurrent calls at the beginning wait."""
-        self.joins: list[int] = []
         self.fetched: dict[int, list[int]] = {}
         self.leaving: tuple[Unit, OpRef] | None = None
         """A unit whose activations are on their way to the host, and the copy."""
@@ -207,8 +206,8 @@ class _BlockWriter:
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
             self._release()
             self._after(units[at], at)
-        if entry < 0 or self.open or self.joins:
-            self.exits.append(self._instant("join", self._refs([*self.open, *self.joins])).op)
+        if entry < 0 or self.open:
+            self.exits.append(self._instant("join", self._refs(self.open)).op)
         self._release()
         self.marks.close(self.exits[0] if entry < 0 else entry, self.exits[-1], forward=forward)
         if entry >= 0 and ending != entry and waits_for_launches:
@@ -316,7 +315,6 @@ class _BlockWriter:
         first, end = written.first + moved, written.last + moved
         self.exits.append(end)
         self.open = [op + moved for op in written.waits]
-        self.joins += [op + moved for op in written.joins]
         self.marks.first.append(first)
         if len(written.entries) > 1:
             self.marks.beside[first] = tuple(op + moved for op in written.entries if op != written.first)

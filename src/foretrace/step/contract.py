@@ -89,10 +89,11 @@ class Contraction:
 
 def ends_alone(items: Sequence[Item]) -> bool:
     """Returns whether all calls next to a unit's computations have been waited for when the unit ends."""
-    waits = later = ends_phase = False  # whether the next item has a call to wait for, the one after it, the unit's end
+    # Whether a call is waited for by the next item, the one after it, the unit's end.
+    waits = later = ends_phase = False
     for item in items:
         concurrent = item.concurrent if isinstance(item, Call) else None
-        if concurrent in ("action", "step"):
+        if concurrent == "step":
             return False
         if concurrent == "phase":
             ends_phase = True
@@ -112,7 +113,7 @@ def _busy_axes(spec: StepSpec) -> set[str]:
     chunks = {id(chunk): chunk for role in spec.roles for variants in role.chunks for chunk in variants}
     works = {id(unit.work): unit.work for chunk in chunks.values() for unit in chunk.units}
     items = [item for work in works.values() for item in (*work.forward, *work.recompute, *work.backward)]
-    axes = {item.axis for item in items if isinstance(item, Call) and item.concurrent in ("action", "step")}
+    axes = {item.axis for item in items if isinstance(item, Call) and item.concurrent == "step"}
     for role in spec.roles:
         for end in role.end:
             if isinstance(end.item, Call) and end.lane != "compute":

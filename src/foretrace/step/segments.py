@@ -38,9 +38,9 @@ LOOPED_LAUNCH = 0.25
 """The host's time for a further kernel of a loop in C++, as a share of a launch from Python.
 
 On an H200's host (`benchmarks/gpu/experts.py`): 6.5 to 7.9 us, where launches of an eager model take 28 us on average.
-A tensor that the host handles in Python is taken to cost as much: with no launches of their own, 64 experts take 1.2 ms
-forward and 2.1 ms backward on a Grace CPU (TransformerEngine issue 2897), which is 4 and 8 us an expert and product
-where a launch takes 31 us. So is a hook that Megatron-core runs for the gradient of each parameter
+A tensor that the host handles in Python is taken to cost as much. For 64 experts, the host takes 1.2 ms forward and
+2.1 ms backward on a Grace CPU without counting launches (TransformerEngine issue 2897), which is 4 and 8 us an expert
+and product where a launch takes 31 us. So is a hook that Megatron-core runs for the gradient of each parameter
 (`_make_backward_post_hook`); that is a judgement.
 """
 
@@ -49,8 +49,8 @@ LOOPED_PRODUCT = 0.5
 through Transformer Engine (SimuMax's, 80 and 160 groups) end at 8.6 to 9.1 us a group where their work would take 3 to
 5; that host is faster."""
 
-PHASE_WEIGHTS = {Phase.FORWARD: 0.85}
-BACKWARD_WEIGHT = 1.15
+FORWARD_WEIGHT = 0.85
+OTHER_WEIGHT = 1.15
 """The host's time for a launch of the forward, and of all others, as a multiple of the mean: autograd takes longer.
 
 Those of a small model on two hosts with an H200: 25.0 and 26.7 us, 20.9 and 32.6 us (`foretrace measure gpu`).
@@ -253,7 +253,7 @@ def _same_phase(first: Compute, other: Compute) -> bool:
 
 
 def _launches(item: Item) -> float:
-    weight = PHASE_WEIGHTS.get(item.phase, BACKWARD_WEIGHT)
+    weight = FORWARD_WEIGHT if item.phase == Phase.FORWARD else OTHER_WEIGHT
     if isinstance(item, Compute):
         launches = sum(count * _kernel_launches(kernel) for count, kernel in item.kernels)
         return weight * (launches + item.handled * LOOPED_LAUNCH)

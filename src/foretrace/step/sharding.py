@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -64,21 +64,29 @@ class ShardedUnits:
         return copied, copied + self.gradient_bytes(unit)
 
     def calls(self, unit: Unit) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
-        """Returns the gathers of a unit's parameters and the reductions of its gradients, without those of replicas."""
+        """Returns the gathers of a unit's parameters and the reductions of its gradients, without those of replicas.
+
+        An action may gather a unit twice (`_passes`); its gathers are listed once, and are a lower bound there.
+        """
         split = _split(self.spec, unit)
         messages = self._messages(unit.work)
+
+        def each(name: str, phase: Phase, what: Collective, group: str, size: int) -> Iterator[Call]:
+            for number in range(messages):
+                yield Call(name, phase, what, group, _part(size, messages, number))
+
         gathers = tuple(
-            Call("gather", Phase.FORWARD, Collective.ALL_GATHER, group, _gathered(self.spec, count, narrow) // messages)
+            call
             for count, narrow, group in split
             if self.spec.gathers
-            for _ in range(messages)
+            for call in each("gather", Phase.FORWARD, Collective.ALL_GATHER, group, _gathered(self.spec, count, narrow))
         )
         reductions = tuple(
-            Call(
-                "reduce", Phase.BACKWARD, Collective.REDUCE_SCATTER, group, self.spec.gradient_bytes * count // messages
-            )
+            call
             for count, _, group in split
-            for _ in range(messages)
+            for call in each(
+                "reduce", Phase.BACKWARD, Collective.REDUCE_SCATTER, group, self.spec.gradient_bytes * count
+            )
         )
         return gathers, reductions
 
@@ -182,8 +190,11 @@ class ShardedUnits:
         return 1 if self.spec.listing is None else max(work.tensors, 1)
 
     def _passes(self, work: Work, kind: ActionKind) -> int:
-        """Returns how often an action gathers a unit: also between its recomputation and its backward, for DeepSpeed
-        drops a tensor that more than a billion parameters are used before (`stage3_max_reuse_distance`)."""
+        """Returns how often an action gathers a unit.
+
+        Also between its recomputation and its backward: DeepSpeed drops a tensor if more than a billion parameters are
+        used before it is needed again (`stage3_max_reuse_distance`).
+        """
         return 2 if self.spec.listing is not None and kind in OPENS and work.recompute else 1
 
     def _holds(self, unit: Unit) -> bool:
@@ -213,7 +224,7 @@ def _split(spec: Sharding, unit: Unit) -> list[tuple[int, int, str]]:
 
 
 def _part(total: int, parts: int, number: int) -> int:
-    """Returns one of so many nearly equal parts of a size."""
+    """Returns the size of part `number` of `parts` nearly equal ones."""
     return total * (number + 1) // parts - total * number // parts
 
 

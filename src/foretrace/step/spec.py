@@ -25,14 +25,13 @@ from foretrace.program.program import Source
 from foretrace.schedules import Schedule
 from foretrace.schedules.pipeline import Transfer
 
-Concurrent = Literal["next", "previous", "phase", "action", "step"]
+Concurrent = Literal["next", "previous", "phase", "step"]
 """The computation next to which a collective runs.
 
 * `next`: the `Compute` that follows it. The items after that one wait for both.
 * `previous`: the `Compute` before it, with which it starts. The items after it wait for both.
 * `phase`: everything that follows it in its `Work`, up to the next collective of this kind that something is computed
   before. What is computed after that one waits for it, and so does the next unit.
-* `action`: everything that follows in its forward or backward, which ends when the collective has ended.
 * `step`: everything that follows in the step. Only an end item with `after_reductions` waits for it.
 """
 

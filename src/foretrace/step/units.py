@@ -43,7 +43,6 @@ class WrittenUnit:
         last_begin: Where the segment that `last` ends begins.
         last: The last one on the compute lane.
         waits: Those next to the last one for which the next unit waits.
-        joins: Those for which only the end of the action waits.
         reductions: Those for which only the end of the step waits.
     """
 
@@ -54,7 +53,6 @@ class WrittenUnit:
     last_begin: int
     last: int
     waits: tuple[int, ...]
-    joins: tuple[int, ...]
     reductions: tuple[int, ...]
 
     def draft(self) -> WrittenUnit:
@@ -97,7 +95,6 @@ class UnitWriter:
         """How many ops the lane had when that phase began."""
         self.first = self.last_begin = -1
         self.entries: list[int] = []
-        self.joins: list[OpRef] = []
         self.reductions: list[OpRef] = []
 
     def write(self, parts: Sequence[UnitPart], memory: Memory, phase: Phase) -> WrittenUnit:
@@ -130,7 +127,6 @@ class UnitWriter:
             self.last_begin,
             self.lane[-1].op,
             tuple([ref.op for ref in (*self.waits, *self.later, *self.phase)]),
-            tuple([ref.op for ref in self.joins]),
             tuple([ref.op for ref in self.reductions]),
         )
 
@@ -211,8 +207,7 @@ class UnitWriter:
                 self.phase, self.phase_begin = [], len(self.lane)
             self.phase.append(op)
             return
-        lists = {"next": self.later, "action": self.joins, "step": self.reductions}
-        lists[call.concurrent or "next"].append(op)
+        (self.reductions if call.concurrent == "step" else self.later).append(op)
 
     def _collective(self, call: Call, lane: str | None, after: Sequence[OpRef], **memory: Any) -> OpRef:
         return collective_op(self.block, call, self.communicators[call.axis], lane, after=after, **memory, **self.facts)

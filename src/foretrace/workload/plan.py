@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from foretrace.basics.mesh import DEFAULT_ORDER
+from foretrace.workload.routing import layer_routing
 
 CpComm = Literal["p2p", "all_gather", "a2a"]
 Recompute = Literal["none", "selective", "full"]
@@ -146,6 +147,4 @@ class Plan:
 
     def routing_of(self, layer: int | None = None) -> float | None:
         """Returns the routing that is given for a layer by number, or without a number for the most uneven layer."""
-        if not isinstance(self.routing, tuple):
-            return self.routing
-        return max(self.routing) if layer is None else self.routing[layer]
+        return layer_routing(self.routing, layer)

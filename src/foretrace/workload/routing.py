@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from foretrace.models.model import Experts
 
@@ -18,6 +18,19 @@ and the lower end of the range in the abstract. Less well balanced models there 
 PUBLISHED_RANKS: Final = 64
 PUBLISHED_EXPERTS: Final = 256
 """Expert-parallel ranks and experts of a layer in that run."""
+
+
+_Routing = TypeVar("_Routing", float, float | None)
+
+
+def layer_routing(routing: _Routing | tuple[float, ...], layer: int | None = None) -> _Routing | float:
+    """Returns the routing of a layer by number, from that of all layers or of each.
+
+    Without a number it is that of the most uneven layer.
+    """
+    if not isinstance(routing, tuple):
+        return routing
+    return max(routing) if layer is None else routing[layer]
 
 
 def _excess(experts: int, ranks: int) -> float:

@@ -9,6 +9,7 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.models.model import Model
 from foretrace.workload.plan import Plan
+from foretrace.workload.routing import layer_routing
 from foretrace.workload.rules.sizes import BOTH_ENDS
 from foretrace.workload.stack import Stack
 
@@ -56,9 +57,7 @@ class Setting:
 
     def routing_of(self, layer: int | None = None) -> float:
         """Returns the routing of a layer by number; without a number, that of the most uneven layer."""
-        if not isinstance(self.routing, tuple):
-            return self.routing
-        return max(self.routing) if layer is None else self.routing[layer]
+        return layer_routing(self.routing, layer)
 
     @property
     def splits_parameters(self) -> bool:

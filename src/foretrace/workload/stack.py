@@ -146,9 +146,14 @@ class Stack:
         return f"{self.name}@{self.version}" if self.version else self.name
 
     @property
+    def runs_cudnn(self) -> bool:
+        """Whether attention is cuDNN's, of any version."""
+        return self.attention in ("cudnn", "cudnn_2025")
+
+    @property
     def runs_transformer_engine(self) -> bool:
         """Whether products are Transformer Engine's: PyTorch's own do not add to accumulated gradients."""
-        return self.fused_gradient_accumulation and self.attention.startswith("cudnn")
+        return self.fused_gradient_accumulation and self.runs_cudnn
 
     def splits_parameters(self, zero: int) -> bool:
         """Returns whether data-parallel ranks hold only a part of parameters between steps, at a ZeRO stage."""

@@ -21,6 +21,12 @@ _WRAPPED_MODULES: Final[tuple[RecomputeModule, ...]] = ("core_attn", "mlp", "moe
 _WITHOUT_OUTPUT: Final[tuple[RecomputeModule, ...]] = ("layernorm", "moe_act", "mla_up_proj")
 """Parts whose output is dropped and made again by a hook, as Megatron-core's `CheckpointWithoutOutput`."""
 
+
+def _without(sources: tuple[str, ...], *topics: str) -> tuple[str, ...]:
+    """Returns sources without those of some topics, which are what comes before their colon."""
+    return tuple(source for source in sources if source.partition(":")[0] not in topics)
+
+
 TORCH_EAGER: Final = Stack(
     name="torch-eager",
     title="PyTorch, eager",
@@ -138,6 +144,13 @@ MEGATRON_CORE: Final = Stack(
     ),
 )
 
+_MEGATRON_2021_KERNELS: Final = (
+    "activations and collectives: Korthikanti et al., arXiv:2205.05198, section 4",
+    "fused kernels: Megatron-LM v2.5, megatron/fused_kernels and megatron/model/fused_*.py",
+    "loss: megatron/mpu/cross_entropy.py",
+)
+"""Sources of what all jobs with the Megatron-LM of 2021 run, whoever reduces their gradients."""
+
 MEGATRON_2021: Final = replace(
     MEGATRON_CORE,
     name="megatron-2021",
@@ -164,9 +177,7 @@ MEGATRON_2021: Final = replace(
     keeps_shared_inputs=False,
     loss_scaling=True,
     sources=(
-        "activations and collectives: Korthikanti et al., arXiv:2205.05198, section 4",
-        "fused kernels: Megatron-LM v2.5, megatron/fused_kernels and megatron/model/fused_*.py",
-        "loss: megatron/mpu/cross_entropy.py",
+        *_MEGATRON_2021_KERNELS,
         "gradients in fp32, reduced after the last microbatch: megatron/model/distributed.py",
         "unscaling and clipping: megatron/optimizer/optimizer.py and clip_grads.py",
         "launch: as torch-eager",
@@ -185,7 +196,7 @@ DEEPSPEED_2021: Final = replace(
     lists_tensors=True,
     zero2_splits="parameters",
     sources=(
-        *MEGATRON_2021.sources[:3],
+        *_MEGATRON_2021_KERNELS,
         "gathering: deepspeed/runtime/zero/partition_parameters.py of 0.3.15, _allgather_param and"
         " _reduce_scatter_gradient; stage3.py, prefetch_next_sub_modules and _synchronize_communication",
         "lists: torch/lib/c10d/ProcessGroupNCCL.cpp of 1.8, which copies every part of a list",
@@ -238,7 +249,7 @@ FSDP_COMPILE: Final = replace(
     launch_s=_COMPILED_LAUNCH_S,
     router_launches=4,
     sources=(
-        *FSDP.sources[:-1],
+        *_without(FSDP.sources, "launch"),
         "loss: not compiled (torchtitan/train.py of 2024: compiling it caused CUDA errors, turned off)",
         "launch: guessed",
     ),
@@ -297,7 +308,7 @@ LLM_FOUNDRY_2023: Final = replace(
     attention="triton",
     packs_sequences=False,
     sources=(
-        *LLM_FOUNDRY.sources[:-3],
+        *_without(LLM_FOUNDRY.sources, "attention", "packing", "launch"),
         "attention: submit_benchmarks.py of 2023, --attn_impl triton, as the pretraining yamls: flash_attn_triton.py",
         "recompute: PyTorch 1.13 and 2.0 (images of sweep.sh), before early stop (PyTorch pull request 96866, for 2.1)",
         "launch: as torch-eager",
@@ -345,7 +356,7 @@ FSDP_2025: Final = replace(
     FSDP,
     version="2025-10",
     norm="fused",
-    sources=(*FSDP.sources, "norm: torch.nn.RMSNorm, one kernel from PyTorch 2.9 on"),
+    sources=(*_without(FSDP.sources, "norm"), "norm: torch.nn.RMSNorm, one kernel from PyTorch 2.9 on"),
 )
 
 FSDP_COMPILE_2025: Final = replace(
@@ -353,7 +364,7 @@ FSDP_COMPILE_2025: Final = replace(
     version="2025-10",
     loss="compiled",
     sources=(
-        *(source for source in FSDP_COMPILE.sources if not source.startswith("loss:")),
+        *_without(FSDP_COMPILE.sources, "loss"),
         "loss: compiled, torchtitan/components/loss.py (`components` of its compile settings)",
     ),
 )
@@ -394,7 +405,7 @@ STACKS: Final[dict[str, Stack]] = {
 def stack(name: str, *, where: str | None = None) -> Stack:
     """Returns the stack of a name such as `fsdp` or `megatron-bridge@26.04`, whatever the case and separators.
 
-    Of a version that is not known, the newest one before it is taken, or the oldest; `nearest_version` tells.
+    If the version is not known, the newest one before it is taken, else the oldest; `nearest_version` says so.
 
     Raises:
         InputError: The name is not known, or its version is not one; it names `where`.

@@ -83,10 +83,10 @@ def _layer_works(setting: Setting) -> tuple[Work, ...]:
     model, plan = setting.model, setting.plan
     if plan.recompute == "full" and plan.recompute_layers is not None:  # then places matter
         return tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers))
-    known: dict[tuple[object, float | None], Work] = {}
+    known: dict[tuple[object, float], Work] = {}
     works = []
     for number, layer in enumerate(model.layers):
-        key = (layer, plan.routing_of(number))
+        key = (layer, setting.routing_of(number))
         if key not in known:
             known[key] = layers.layer_work(setting, layer, number)
         works.append(known[key])
@@ -153,7 +153,12 @@ def launches_of(setting: Setting) -> Launches | None:
     stack, graphs = setting.stack, setting.plan.cuda_graphs
     if graphs == "full" or stack.launch_s <= 0:
         return None
-    return Launches(stack.launch_s, Source(stack.launch_source or f"host launches of {stack.name}", 0.7, 1.4), graphs)
+    return Launches(stack.launch_s, _host_source(setting), graphs)
+
+
+def _host_source(setting: Setting) -> Source:
+    """Returns whose the host's times are, with their band."""
+    return Source(setting.stack.launch_source or f"host launches of {setting.stack.name}", 0.7, 1.4)
 
 
 def prefetch_of(setting: Setting) -> tuple[int, int]:
@@ -281,12 +286,11 @@ def _listing(setting: Setting) -> HostWork:
     """Returns the host's work before one tensor is gathered or its gradient reduced over a list of ranks' parts.
 
     The host slices the tensor once for every rank, in Python, and ProcessGroupNCCL copies every part from or to the
-    buffer of the collective. On our H200's host a slice and a copy take 7.3 us, with a view before the slice 8.5 us: as
-    long as a further launch of a loop.
+    buffer of the collective. On our H200's host a slice and a copy take 7.3 us, with a view before the slice 8.5 us:
+    about as long as a further launch of a loop.
     """
-    stack, ranks = setting.stack, setting.shard
-    seconds = ranks * LOOPED_LAUNCH * stack.launch_s
-    return HostWork("list parts", seconds, Source(stack.launch_source or f"host launches of {stack.name}", 0.7, 1.4))
+    seconds = setting.shard * LOOPED_LAUNCH * setting.stack.launch_s
+    return HostWork("list parts", seconds, _host_source(setting))
 
 
 def _whole_parameter_bytes(sharding: Sharding | None, chunks: Sequence[ChunkSpec]) -> int:
@@ -446,7 +450,7 @@ def _in_phases(items: Sequence[Item]) -> list[Item]:
     rest: list[Item] = []
     for item in items:
         if isinstance(item, Call) and item.axis == "ep" and item.collective == Collective.ALL_TO_ALL:
-            first = item.name.startswith("combine all-to-all")
+            first = item.name.startswith("combine all-to-all")  # nothing but the name tells it from a dispatch
             (front if first else rest).append(replace(item, concurrent="phase"))
         else:
             rest.append(item)

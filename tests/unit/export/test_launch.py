@@ -33,7 +33,15 @@ def lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("stack", "framework"),
-    [("megatron-core", "megatron-lm"), ("fsdp", "torchtitan"), ("fsdp-compile", "torchtitan")],
+    [
+        ("megatron-core", "megatron-lm"),
+        ("megatron-core@0.14", "megatron-lm"),
+        ("megatron-bridge", "megatron-bridge"),
+        ("megatron-bridge@26.04", "megatron-bridge"),
+        ("fsdp", "torchtitan"),
+        ("fsdp-compile", "torchtitan"),
+        ("fsdp-compile-rowwise", "torchtitan"),
+    ],
 )
 def test_the_framework_is_that_of_the_stack(stack: str, framework: str) -> None:
     assert launch_text(setting(stack=stack), H100).framework == framework
@@ -162,6 +170,46 @@ def test_the_words_of_torchtitan() -> None:
     } <= set(lines(launch.text))
 
 
+@pytest.mark.parametrize(
+    ("stack", "words", "lacks"),
+    [
+        ("fsdp", {"--compile.no-enable"}, False),
+        ("fsdp-compile", {"--compile.enable", "--compile.components model"}, False),
+        ("fsdp-compile@2025-10", {"--compile.enable", "--compile.components model,loss"}, False),
+        ("fsdp-compile-rowwise", {"--compile.enable", "--compile.components model"}, True),
+        ("torch-compile", {"--compile.enable", "--compile.components model,loss"}, True),
+        ("megatron-core", set(), True),
+    ],
+)
+def test_torchtitan_compiles_what_the_stack_compiles(stack: str, words: set[str], lacks: bool) -> None:
+    chosen = setting(stack=stack, zero=3)
+    found = lines(launch_text(chosen, H100, "torchtitan").text)
+    assert {word for word in found if word.startswith("--compile")} == words
+    reported = {
+        lack.field for framework in ("torchtitan", "torchtitan-toml") for lack in WRITERS[framework][0].lacks(chosen)
+    }
+    assert ("stack" in reported) is lacks
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack", "reported"),
+    [
+        ("megatron-lm", "megatron-core", False),
+        ("megatron-lm", "megatron-bridge", True),
+        ("megatron-bridge", "megatron-bridge", False),
+        ("megatron-bridge", "megatron-core", True),
+    ],
+)
+def test_the_other_megatron_is_reported(framework: str, stack: str, reported: bool, tmp_path: Path) -> None:
+    chosen = setting(stack=stack, tp=2)
+    launch = launch_text(chosen, H100, framework)
+    assert len(launch.diagnostics) == reported
+    (tmp_path / "launch.sh").write_text(launch.text, encoding="utf-8")
+    again = settle(chosen.model, Plan(**read_launch(tmp_path / "launch.sh").plan))  # type: ignore[arg-type]  # fields by name
+    assert again.stack.name == WRITERS[framework][0].reads_as
+    assert again.stack.gradient_dtype == chosen.stack.gradient_dtype, "which is written"
+
+
 def test_files_of_older_torchtitan_and_deepspeed_are_valid() -> None:
     toml = launch_text(setting(stack="fsdp", tp=2, sequence_parallel=True), H100, "torchtitan-toml").files["train.toml"]
     assert tomllib.loads(toml)["parallelism"]["tensor_parallel_degree"] == 2
@@ -205,7 +253,8 @@ def test_reports_are_comments_of_the_script_too() -> None:
 @pytest.mark.parametrize("name", presets.names())
 def test_models_are_read_back_or_reported(name: str, framework: str, tmp_path: Path) -> None:
     """No arguments are written for windows, sinks, clamps, gates of outputs, ALiBi or norms without a bias."""
-    launch = launch_text(setting(name, gpus=1, gbs=1, precision="bf16"), H100, framework)
+    stack = WRITERS[framework][0].reads_as
+    launch = launch_text(setting(name, gpus=1, gbs=1, precision="bf16", stack=stack), H100, framework)
     (tmp_path / "launch.sh").write_text(launch.files["launch.sh"], encoding="utf-8")
     job = read_launch(tmp_path / "launch.sh")
     parts = unexpressed_parts(presets.model(name), job.model)

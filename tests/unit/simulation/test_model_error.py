@@ -11,16 +11,20 @@ import pytest
 
 from foretrace import Answer, Machine, Plan, load_model, model, simulate
 from foretrace.basics.errors import Diagnostic, ForetraceError
+from foretrace.basics.placement import Placement
 from foretrace.hardware.presets import cluster
 from foretrace.readings.answer.answer import BandPart
 from foretrace.readings.answer.answer_file import open_answer
 from foretrace.readings.lanes import LaneUse
-from foretrace.simulation.model_error import MIN_WARNED, PRICES, WIDTHS, reasons, with_model_error
+from foretrace.simulation.model_error import MIN_WARNED, PRICES, REASONS, WIDTHS, reasons, with_model_error
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 
 DENSE = Plan(gpus=8, tp=2, gbs=32)
 STEP = "model of the step"
+ACROSS = "experts across nodes"
+NODES = Machine("h100-dgx", prices="model")
+"""Nodes of 8 GPUs, which ranks fill in order."""
 
 
 def setting(name: str = "llama3-8b", **plan: Any) -> Setting:
@@ -70,14 +74,14 @@ def test_squares_of_the_parts_add_up_to_the_band(answer: Answer, experts: Answer
 
 
 def test_the_largest_part_comes_first(answer: Answer) -> None:
-    parts = with_model_error(bare(answer, 0.6, 1.01), setting(precision="fp8")).band_parts
+    parts = with_model_error(bare(answer, 0.6, 1.01), setting(precision="fp8"), NODES).band_parts
     assert [part.name for part in parts] == [PRICES, "8-bit products", STEP]
-    parts = with_model_error(bare(answer, 0.99, 1.01), setting(precision="fp8")).band_parts
+    parts = with_model_error(bare(answer, 0.99, 1.01), setting(precision="fp8"), NODES).band_parts
     assert [part.name for part in parts] == ["8-bit products", STEP, PRICES]
 
 
 def test_prices_and_the_model_of_the_step_by_hand(answer: Answer) -> None:
-    found = with_model_error(bare(answer, 0.9, 1.2), setting())
+    found = with_model_error(bare(answer, 0.9, 1.2), setting(), NODES)
     below, above = math.hypot(math.log(1 / 0.9), WIDTHS[STEP]), math.hypot(math.log(1.2), WIDTHS[STEP])
     assert widths(found) == pytest.approx((below, above))
     parts = {part.name: (part.low, part.high) for part in found.band_parts}
@@ -87,20 +91,20 @@ def test_prices_and_the_model_of_the_step_by_hand(answer: Answer) -> None:
 
 @pytest.mark.parametrize(("level", "least"), [("warning", MIN_WARNED), ("note", WIDTHS[STEP])])
 def test_a_warning_widens_the_band(level: Any, least: float, answer: Answer) -> None:
-    found = with_model_error(bare(answer, 1.0, 1.0, Diagnostic(level, "assumed", "something")), setting())
+    found = with_model_error(bare(answer, 1.0, 1.0, Diagnostic(level, "assumed", "something")), setting(), NODES)
     assert widths(found) == pytest.approx((least, least))
 
 
 def test_a_warning_leaves_a_wide_band_as_it_is(answer: Answer) -> None:
     note = Diagnostic("warning", "assumed", "something")
-    warned, plain = (with_model_error(bare(answer, 0.7, 1.3, *notes), setting()) for notes in ((note,), ()))
+    warned, plain = (with_model_error(bare(answer, 0.7, 1.3, *notes), setting(), NODES) for notes in ((note,), ()))
     assert warned.step_time_band_s == plain.step_time_band_s
 
 
 def test_without_a_band_nothing_is_said() -> None:
     given = simulate(model("llama3-8b", DENSE), Machine("h100-dgx", prices="model"), explain=False)
     assert given.step_time_band_s is None and given.band_parts == ()
-    assert with_model_error(given, setting()) is given
+    assert with_model_error(given, setting(), NODES) is given
 
 
 def test_other_jobs_have_the_band_of_their_prices() -> None:
@@ -132,21 +136,48 @@ def test_other_jobs_have_the_band_of_their_prices() -> None:
 )
 def test_reasons_follow_from_the_plan(name: str, plan: dict[str, Any], more: set[str], answer: Answer) -> None:
     """Nodes of the cluster have 8 GPUs, and without tensor parallelism of experts tp does not spread their group."""
-    assert set(reasons(answer, setting(name, **plan))) == {STEP, *more}
+    assert set(reasons(answer, setting(name, **plan), NODES)) == {STEP, *more}
 
 
 def test_links_that_a_job_does_not_use_join_no_experts(answer: Answer) -> None:
     asked = setting("qwen3-30b-a3b", gpus=16, tp=1, ep=16)
     racks = cluster("gb200-nvl72")
-    whole, parts = (reasons(replace(answer, cluster=replace(racks, domain_gpus=size)), asked) for size in (None, 8))
-    assert set(parts) - set(whole) == {"experts across nodes"}
+    whole, parts = (reasons(answer, asked, Machine(replace(racks, domain_gpus=size))) for size in (None, 8))
+    assert set(parts) - set(whole) == {ACROSS}
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "ep", "crosses"),
+    [
+        ("h100-dgx", [0] * 8 + [1] * 8, 8, False),
+        ("h100-dgx", [0, 1] * 8, 8, True),
+        ("h100-dgx", [0, 1] * 8, 1, False),
+        # Racks have 18 nodes of 4 GPUs: 4 ranks are in the first one, 12 in the second.
+        ("gb200-nvl72", [0] * 4 + [18] * 4 + [19] * 4 + [20] * 4, 8, True),
+        ("gb200-nvl72", [0] * 4 + [18] * 4 + [19] * 4 + [20] * 4, 4, False),
+        ("gb200-nvl72", [0] * 4 + [1] * 4 + [2] * 4 + [17] * 4, 16, False),
+    ],
+)
+def test_ranks_are_in_the_domain_that_the_placement_gives_them(
+    name: str, hosts: list[int], ep: int, crosses: bool, answer: Answer
+) -> None:
+    slots = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    machine = Machine(name, placement=Placement(hosts, slots), prices="model")  # type: ignore[arg-type]  # lists are taken
+    assert (ACROSS in reasons(answer, setting("qwen3-30b-a3b", gpus=16, tp=1, ep=ep), machine)) is crosses
+
+
+def test_a_placement_that_parts_expert_groups_widens_the_band(experts: Answer) -> None:
+    spread = Placement([0, 1] * 8, [rank // 2 for rank in range(16)])  # type: ignore[arg-type]  # lists are taken
+    machine = Machine("h100-dgx", placement=spread, prices="model")
+    parted = simulate(model("mixtral-8x7b", Plan(gpus=16, tp=2, ep=8, gbs=16)), machine, even_if_oom=True)
+    assert {part.name for part in parted.band_parts} - {part.name for part in experts.band_parts} == {ACROSS}
 
 
 @pytest.mark.parametrize(("busy", "counts"), [(0.69, False), (0.71, True)])
 def test_a_busy_host_is_a_reason(busy: float, counts: bool, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = (LaneUse("compute", 8, 100.0, 0.9, 0.0), LaneUse("host", 8, 100.0, busy, 0.0))
     monkeypatch.setattr(Answer, "lanes", property(lambda _: lanes))
-    assert ("host" in reasons(answer, setting())) == counts
+    assert ("host" in reasons(answer, setting(), NODES)) == counts
 
 
 def test_a_step_that_launches_decide_has_a_busy_host() -> None:
@@ -156,13 +187,18 @@ def test_a_step_that_launches_decide_has_a_busy_host() -> None:
     assert "host" not in {part.name for part in replayed.band_parts}
 
 
+def test_every_reason_has_a_name_of_its_own() -> None:
+    assert list(WIDTHS) == [reason.name for reason in REASONS]
+    assert len(WIDTHS) == len(REASONS) and PRICES not in WIDTHS
+
+
 def test_every_reason_is_known(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answer, "lanes", property(lambda _: (LaneUse("host", 8, 100.0, 1.0, 0.0),)))
     plan = {"gpus": 64, "ep": 8, "etp": 2, "cp": 2, "precision": "fp8", "stack": "megatron-core@0.12"}
     found = {
-        *reasons(answer, setting("mixtral-8x7b", **plan)),
-        *reasons(answer, setting("llama3-8b", gpus=16, cp=4, seq_len=32768, stack="fsdp")),
-        *reasons(answer, setting("gpt3-13b", gpus=16, stack="deepspeed-2021")),
+        *reasons(answer, setting("mixtral-8x7b", **plan), NODES),
+        *reasons(answer, setting("llama3-8b", gpus=16, cp=4, seq_len=32768, stack="fsdp"), NODES),
+        *reasons(answer, setting("gpt3-13b", gpus=16, stack="deepspeed-2021"), NODES),
     }
     assert found == set(WIDTHS)
 

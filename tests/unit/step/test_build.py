@@ -148,7 +148,7 @@ class TestPhases:
 
 
 class TestBegin:
-    @pytest.mark.parametrize("concurrent", ["next", "previous", "phase", "action"])
+    @pytest.mark.parametrize("concurrent", ["next", "previous", "phase"])
     def test_a_concurrent_call_waits_for_what_its_action_needs(self, concurrent: Concurrent) -> None:
         """Two stages: the gradient arrives on stage 0 after the backward of stage 1."""
         mesh = Mesh(tp=2, pp=2)
@@ -235,6 +235,7 @@ def mistaken(**facts: object) -> StepSpec:
         {"end": (EndItem(compute("optimizer", 1.0), after=(0,)),)},
         {"end": (EndItem(compute("optimizer", 1.0), before_item=4),)},
         {"end": (EndItem(replace(call("reduce", 1.0), concurrent="foo")),)},  # type: ignore[arg-type]
+        {"end": (EndItem(replace(call("reduce", 1.0), concurrent="action")),)},  # type: ignore[arg-type]
         {"end": (EndItem(Compute("both", B, ((1, Stream("copy", 8, 8)),), seconds=1.0)),)},
         {"cuts": (Cut(3, 0.5, ()),)},
         {"cuts": (Cut(0, float("nan"), ()),)},

@@ -32,7 +32,6 @@ def call(concurrent: Concurrent | None) -> Call:
         ([compute(), call("previous"), call("next"), compute()], False),
         ([call("phase"), compute()], False),
         ([compute(), call("phase"), compute(), compute(), call(None)], False),
-        ([compute(), call("action"), compute()], False),
         ([compute(), call("step"), compute()], False),
     ],
 )
@@ -47,7 +46,7 @@ class Second:
         return 1.0
 
 
-@pytest.mark.parametrize(("other", "expected"), [("next", 1.0), ("action", None), ("step", None)])
+@pytest.mark.parametrize(("other", "expected"), [("next", 1.0), ("step", None)])
 def test_calls_that_may_be_held_up_by_those_of_other_units_are_not_contracted(
     other: Concurrent, expected: float | None
 ) -> None:

@@ -45,8 +45,9 @@ def test_tensors_are_messages_of_their_own_which_together_are_the_unit() -> None
     (gather,), (reduction,) = ShardedUnits(WHOLE, {}).calls(unit)
     gathers, reductions = ShardedUnits(LISTED, {}).calls(unit)
     assert (len(gathers), len(reductions)) == (4, 4)
-    assert sum(call.bytes for call in gathers) == pytest.approx(gather.bytes, abs=4)
-    assert sum(call.bytes for call in reductions) == pytest.approx(reduction.bytes, abs=4)
+    assert sum(call.bytes for call in gathers) == gather.bytes == 2 * 1003
+    assert sum(call.bytes for call in reductions) == reduction.bytes
+    assert [call.bytes for call in gathers] == [501, 502, 501, 502], "no rounding down"
 
 
 @pytest.mark.parametrize(("sharding", "gathers", "host_s"), [(WHOLE, 2, 0.0), (LISTED, 12, 4.0)])

@@ -13,9 +13,10 @@ from foretrace.models.presets import model as preset
 from foretrace.workload.job_file import read_job
 from foretrace.workload.launch.read_launch import read_launch
 from foretrace.workload.plan import Plan
-from foretrace.workload.routing import PUBLISHED_ROUTING, assumed_routing, max_routing
+from foretrace.workload.routing import PUBLISHED_ROUTING, assumed_routing, layer_routing, max_routing
 from foretrace.workload.setting import settled_plan
 from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import works_of
 
 QWEN = preset("qwen3-30b-a3b")
 
@@ -78,6 +79,19 @@ def test_layers_without_experts_may_have_any_factor() -> None:
     assert settle(model, Plan(gpus=8, ep=8, routing=factors)).routing == factors
     with pytest.raises(InputError):
         settle(model, Plan(gpus=8, ep=8, routing=factors[::-1]))
+
+
+def test_a_layer_has_its_own_routing_and_without_a_number_the_most_uneven_counts() -> None:
+    assert [layer_routing((1.5, 1.2), layer) for layer in (None, 0, 1)] == [1.5, 1.5, 1.2]
+    assert layer_routing(1.3) == layer_routing(1.3, 7) == 1.3
+    assert layer_routing(None, 1) is None
+
+
+def test_layers_whose_routing_has_no_effect_are_one_work() -> None:
+    uneven = tuple(1 + layer / 100 for layer in range(len(QWEN.layers)))
+    chosen = settle(QWEN, Plan(gpus=8, routing=uneven))
+    assert chosen.routing == 1.0
+    assert len({id(work) for work in works_of(chosen).layers}) == 1
 
 
 def test_a_job_file_states_it(tmp_path: Path) -> None:

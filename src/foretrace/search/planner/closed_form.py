@@ -244,7 +244,7 @@ class _Evaluation:
         works = [owner.work(_simplest_work(table.plan(row))) for row in rows.tolist()]
         self.seconds = np.zeros((len(rows), len(kinds), KINDS))
         self.launched = np.zeros((len(rows), len(kinds), KINDS))
-        self.split, self.joined = np.zeros((2, len(rows), len(kinds), KINDS))
+        self.split = np.zeros((len(rows), len(kinds), KINDS))
         self.works = works
         self._learn(works, kinds)
         for number, work in enumerate(works):
@@ -254,7 +254,6 @@ class _Evaluation:
                 costs = work.unit(kind)
                 self.seconds[number, at] = costs.slowed_s
                 self.split[number, at] = work.split_s(kind)
-                self.joined[number, at] = costs.joined_s
                 if work.launches is not None:
                     self.launched[number, at] = [count * work.launches.seconds for count in costs.launches]
         pairs, self.pair_of = combined(self.work_of, mesh_of)
@@ -340,9 +339,7 @@ class _Evaluation:
         chains = shape.chains
         pairs, pair = distinct_of(self.pair_of[rows])
         works, work_of_pair = distinct_of(self.work_of_pair[pairs])
-        # An action ends when the calls that run next to all of it have ended.
-        joined = _of_pieces(shape.piece_units, self.joined[works])
-        seconds = np.maximum(_of_pieces(shape.piece_units, self.seconds[works]), joined)
+        seconds = _of_pieces(shape.piece_units, self.seconds[works])
         last_reduction = np.zeros((len(chains.stages), len(works)))
         for at, number in enumerate(works.tolist()):
             costs_of = self.works[number]

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, shortened
+from foretrace.workload.job_file import PlanValue
 from foretrace.workload.launch.arguments import (
     Argument,
     Arguments,
@@ -21,8 +22,16 @@ from foretrace.workload.launch.arguments import (
     is_parted_number,
     script_arguments,
 )
-from foretrace.workload.launch.megatron import MEGATRON_LM
-from foretrace.workload.launch.rules import LaunchFormat, Options, OptionValue, Rule
+from foretrace.workload.launch.megatron import MEGATRON_LM, job_of_options
+from foretrace.workload.launch.rules import (
+    LaunchedJob,
+    LaunchFormat,
+    Options,
+    OptionValue,
+    Reading,
+    Rule,
+    stack_rule,
+)
 from foretrace.workload.launch.shell_words import Script, Word
 from foretrace.workload.setting import Setting
 
@@ -141,19 +150,41 @@ def _lack(rule: Rule, setting: Setting) -> str | None:
     return None
 
 
-def _ruled(rule: Rule) -> Rule:
-    return replace(rule, lack=lambda setting: _lack(rule, setting))
+def _read_dtypes(reading: Reading, rule: Rule) -> dict[str, PlanValue]:
+    """Returns the dtypes that Megatron's rule reads, and that gradients are in fp32 where the file says so.
+
+    That is Megatron-LM's default and not that of Bridge's performance recipes, which reduce in bf16.
+    """
+    plan = rule.read(reading)
+    if "grad_dtype" not in plan and reading.has("accumulate-allreduce-grads-in-fp32", "fp16"):
+        plan["grad_dtype"] = "fp32"
+    return plan
+
+
+def _of_bridge(rule: Rule) -> Rule:
+    """Returns a rule of Megatron-LM as Bridge has it."""
+    if rule.fields == ("stack",):
+        return stack_rule("megatron-bridge", {"megatron-bridge": "Megatron-Bridge"})
+    own = replace(rule, lack=lambda setting: _lack(rule, setting))
+    if "grad_dtype" not in rule.fields:
+        return own
+    return replace(own, read=lambda reading: _read_dtypes(reading, rule))
 
 
 MEGATRON_BRIDGE: Final = LaunchFormat(
     name="megatron-bridge",
     title="Megatron-Bridge",
-    stacks=MEGATRON_LM.stacks,
-    reads_as=MEGATRON_LM.reads_as,
-    rules=tuple(map(_ruled, MEGATRON_LM.rules)),
+    stacks=("megatron-bridge",),
+    reads_as="megatron-bridge",
+    rules=tuple(map(_of_bridge, MEGATRON_LM.rules)),
     fixed=MEGATRON_LM.fixed,
 )
 """Overrides of Megatron-Bridge, on top of a recipe."""
+
+
+def job_from_bridge(reading: Reading) -> LaunchedJob:
+    """Returns the model and plan of overrides, which `bridge_arguments` spells as options of Megatron."""
+    return job_of_options(reading, MEGATRON_BRIDGE)
 
 
 def overrides(options: Options) -> list[str]:
@@ -216,8 +247,8 @@ def bridge_arguments(script: Script) -> Arguments:
             options[option] = argument
     notes = list(script.diagnostics)
     if not {"bf16", "fp16"} & {*options, *off}:
-        options |= _recipe("bf16_mixed", script.path, 0)
-        notes.append(Diagnostic("note", "guessed", f"{_PRECISION} is not given: taken as bf16_mixed", script.path))
+        options["bf16"] = Argument((), 0, _PRECISION)  # the dtype of gradients is left to the stack
+        notes.append(Diagnostic("note", "guessed", f"{_PRECISION} is not given: taken as bf16", script.path))
     _derive(options, off)
     dashed = script_arguments(script).options if any(True for _ in _dashed(script)) else {}
     return Arguments(

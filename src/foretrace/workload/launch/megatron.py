@@ -88,11 +88,16 @@ _SCHEDULES: Final = ("1f1b", "interleaved-1f1b")
 
 def job_from_megatron(reading: Reading) -> LaunchedJob:
     """Returns the model and plan of Megatron's arguments."""
+    return job_of_options(reading, MEGATRON_LM)
+
+
+def job_of_options(reading: Reading, layout: LaunchFormat) -> LaunchedJob:
+    """Returns the model and plan of options that are spelled as Megatron's; `layout` says what they mean."""
     if reading.model is None:
         reading.model = read_model(reading)
     elif reading.has("num-layers"):
         _compare_models(reading, reading.model)
-    plan = MEGATRON_LM.read(reading)
+    plan = layout.read(reading)
     for name, consequence in _UNREAD.items():
         if reading.has(name):
             reading.say("field-ignored", f"{reading.args.shown(name)}: {consequence}", name)
@@ -491,7 +496,7 @@ def _lack_of_tp_overlap(setting: Setting) -> str | None:
 MEGATRON_LM: Final = LaunchFormat(
     name="megatron-lm",
     title="Megatron-LM",
-    stacks=("megatron-core", "megatron-bridge"),
+    stacks=("megatron-core",),
     reads_as="megatron-core",
     rules=(
         Rule(("gpus",), lambda _: {}, read_gpus),  # torchrun's, which the launcher writes
@@ -528,7 +533,7 @@ MEGATRON_LM: Final = LaunchFormat(
             _lack_of_precision,
             _write_precision,  # of products in TF32: parameters in fp32
         ),
-        stack_rule("megatron-core", dict.fromkeys(("megatron-core", "megatron-bridge"), "Megatron-core")),
+        stack_rule("megatron-core", {"megatron-core": "Megatron-core"}),
         Rule(("zero", "shard"), _write_zero, _read_zero),
         Rule(
             ("grad_dtype", "master_dtype", "moment_dtype", "fp8_params"), _write_dtypes, _read_dtypes, _lack_of_dtypes

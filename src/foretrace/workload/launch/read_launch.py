@@ -14,7 +14,7 @@ from foretrace.basics.files import read_whole
 from foretrace.basics.limits import check_limit
 from foretrace.models.model import Model
 from foretrace.workload.launch.arguments import HINT, MAX_BYTES, Arguments, script_arguments, script_of
-from foretrace.workload.launch.bridge import bridge_arguments, is_bridge
+from foretrace.workload.launch.bridge import bridge_arguments, is_bridge, job_from_bridge
 from foretrace.workload.launch.deepspeed import config_of, job_from_deepspeed, json_arguments
 from foretrace.workload.launch.megatron import job_from_megatron
 from foretrace.workload.launch.rules import LaunchedJob, Reading
@@ -61,7 +61,7 @@ def _arguments(path: str | Path) -> tuple[Arguments, Callable[[Reading], Launche
         below = toml_arguments(_beside(path, named), str(Path(path).parent / named))
         return replace(arguments, options=below.options | arguments.options, decided=None), job_from_torchtitan
     if is_bridge(script):
-        return bridge_arguments(script), job_from_megatron
+        return bridge_arguments(script), job_from_bridge
     named = config_of(script)
     arguments = script_arguments(script)
     if named is None or "num-layers" in arguments.options:

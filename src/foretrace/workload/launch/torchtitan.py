@@ -54,6 +54,7 @@ _CONVERTERS: Final = "model.converters"
 _MODE: Final = "activation_checkpoint.mode"
 _SELECTIVE: Final = "activation_checkpoint.selective_ac_option"
 _COMPILE: Final = "compile.enable"
+_COMPONENTS: Final = "compile.components"
 _OLD_COMPILE: Final = "training.compile"
 CONFIG_FILE: Final = "job.config-file"
 
@@ -341,19 +342,35 @@ def _read_dispatcher(reading: Reading) -> dict[str, PlanValue]:
 
 def _read_stack(reading: Reading) -> dict[str, PlanValue]:
     compiles = reading.flag(_COMPILE) or reading.flag(_OLD_COMPILE)
-    reading.has("compile.components")
+    reading.has(_COMPONENTS)
     return {"stack": "fsdp-compile" if compiles else "fsdp"}
 
 
-def _compiled(setting: Setting) -> tuple[str, ...]:
-    return ("model", "loss") if setting.stack.loss == "compiled" else ("model",)
+def _compiles(setting: Setting) -> bool:
+    return setting.stack.pointwise == "compiled"
+
+
+def _write_stack(setting: Setting) -> Options:
+    if not _compiles(setting):
+        return {_COMPILE: False}
+    return {_COMPILE: True, _COMPONENTS: ("model", "loss") if setting.stack.loss == "compiled" else ("model",)}
+
+
+def _lack_of_stack(setting: Setting) -> str | None:
+    if setting.stack.name in _STACKS and setting.stack.fp8_scales == "rows":
+        return "torchao's recipe rowwise is not among the options that are written"
+    return stack_rule("fsdp", _STACKS).lack(setting)
 
 
 def _lack_of_grad_overlap(setting: Setting) -> str | None:
     return None if setting.grad_overlap else "DDP reduces gradients under the backward"
 
 
-_STACKS: Final = {"fsdp": "torchtitan", "fsdp-compile": "torchtitan with torch.compile"}
+_STACKS: Final = {
+    "fsdp": "torchtitan",
+    **dict.fromkeys(("fsdp-compile", "fsdp-compile-rowwise"), "torchtitan with torch.compile"),
+}
+"""The stacks that torchtitan is, with what runs."""
 
 TORCHTITAN: Final = LaunchFormat(
     name="torchtitan",
@@ -411,12 +428,10 @@ TORCHTITAN: Final = LaunchFormat(
         Rule(("grad_overlap",), lambda _: {}, lambda _: {}, _lack_of_grad_overlap),
         Rule(
             ("stack",),
-            lambda setting: (
-                {_COMPILE: setting.stack.name == "fsdp-compile"}
-                | ({"compile.components": _compiled(setting)} if setting.stack.name == "fsdp-compile" else {})
-            ),
+            _write_stack,
             _read_stack,
-            stack_rule("fsdp", _STACKS).lack,
+            _lack_of_stack,
+            lambda setting: _write_stack(setting) if _compiles(setting) else {},
         ),
     ),
     fixed={

@@ -25,8 +25,8 @@ class Keeping:
     offloads: tuple[OffloadModule, ...] = ()
 
 
-PERSISTENT: Final = 100_000
-"""Parameters of a tensor up to which DeepSpeed leaves it whole (`stage3_param_persistence_threshold`)."""
+MAX_PERSISTENT_PARAMETERS: Final = 100_000
+"""DeepSpeed's limit: it leaves a tensor whole that has no more parameters (`stage3_param_persistence_threshold`)."""
 
 EVERYTHING: Final = Keeping()
 """Nothing is recomputed or offloaded."""
@@ -54,7 +54,7 @@ def work_of(
         narrow_parameters=sum(piece.narrow_parameters for piece in pieces if piece.parameters),
         narrow_expert_parameters=sum(piece.narrow_parameters for piece in pieces if piece.expert_parameters),
         output_bytes=output_bytes,
-        tensors=sum(piece.parameters > PERSISTENT for piece in pieces),
+        tensors=sum(piece.parameters > MAX_PERSISTENT_PARAMETERS for piece in pieces),
         largest_bytes=max((*_tensors(pieces).values(), *(piece.output_bytes for piece in pieces)), default=0),
     )
 

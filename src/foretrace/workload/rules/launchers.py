@@ -29,6 +29,7 @@ class Launcher:
         values: The values that a field of a plan may have. Fields that are not named may have any.
         uneven_stages: Whether stages may differ in their number of layers.
         splits_sequences: Whether tp always comes with sequence parallelism.
+        runs_megatron: Whether it starts Megatron-core, as it is today.
         sources: Where these facts come from.
     """
 
@@ -37,6 +38,7 @@ class Launcher:
     uneven_stages: bool
     sources: tuple[str, ...]
     splits_sequences: bool = False
+    runs_megatron: bool = False
 
     def offers(self, field: str, value: Any) -> bool:
         """Returns whether a field may have a value; None, which leaves the choice to the stack, always may be."""
@@ -62,6 +64,7 @@ _MEGATRON: Final = Launcher(
         "stages: pipeline_parallel_layer_layout.py, --pipeline-model-parallel-layout",
         "ZeRO-2 and -3: megatron/core/distributed/fsdp, data_parallel_sharding_strategy",
     ),
+    runs_megatron=True,
 )
 
 _MEGATRON_2021: Final = Launcher(
@@ -179,7 +182,7 @@ def launcher_of(stack: Stack) -> Launcher:
 
 def runs_megatron(stack: Stack) -> bool:
     """Returns whether Megatron-core runs the job, as it is today."""
-    return LAUNCHERS.get(stack.name) is _MEGATRON
+    return launcher_of(stack).runs_megatron
 
 
 def _is_megatron(sizes: JobSizes) -> Flag:

@@ -11,6 +11,8 @@ from foretrace.models import presets
 from foretrace.models.parameters import parameters
 from foretrace.workload.launch.read_launch import read_launch
 from foretrace.workload.launch.rules import LaunchedJob
+from foretrace.workload.plan import Plan
+from foretrace.workload.settle import settle
 
 LLAMA = """
 model.num_layers=32 model.hidden_size=4096 model.ffn_hidden_size=14336 model.num_attention_heads=32
@@ -30,7 +32,7 @@ def test_a_model_is_its_preset(tmp_path: Path) -> None:
     job = read(tmp_path, f"{LLAMA} mixed_precision=bf16_mixed")
     assert job.model.layers == presets.model("llama3-8b").layers
     assert parameters(job.model) == parameters(presets.model("llama3-8b"))
-    assert (job.plan["precision"], job.plan["seq_len"], job.plan["stack"]) == ("bf16", 8192, "megatron-core")
+    assert (job.plan["precision"], job.plan["seq_len"], job.plan["stack"]) == ("bf16", 8192, "megatron-bridge")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,28 @@ def test_a_model_is_its_preset(tmp_path: Path) -> None:
 )
 def test_overrides_of_a_plan(words: str, field: str, value: object, tmp_path: Path) -> None:
     assert read(tmp_path, words, model="llama3-8b").plan[field] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "dtype"),
+    [
+        ("", None, "bf16"),
+        ("mixed_precision.fp8=hybrid mixed_precision.fp8_recipe=tensorwise", None, "bf16"),
+        ("mixed_precision.grad_reduce_in_fp32=false", "bf16", "bf16"),
+        ("mixed_precision.grad_reduce_in_fp32=true", "fp32", "fp32"),
+        ("mixed_precision=bf16_mixed", "fp32", "fp32"),
+        ("mixed_precision=bf16_with_mxfp8_mixed mixed_precision.grad_reduce_in_fp32=false", "bf16", "bf16"),
+        ("mixed_precision=fp16_mixed", "fp32", "fp32"),
+        ("mixed_precision.bf16=false", None, "fp32"),
+    ],
+)
+def test_gradients_are_those_of_the_stack_unless_the_file_says_so(
+    words: str, given: str | None, dtype: str, tmp_path: Path
+) -> None:
+    job = read(tmp_path, f"model.tensor_model_parallel_size=2 {words}", model="llama3-8b")
+    assert job.plan.get("grad_dtype") == given
+    settled = settle(job.model, Plan(**{"gpus": 8, **job.plan}))  # type: ignore[arg-type]  # fields by name
+    assert (settled.stack.name, settled.stack.gradient_dtype) == ("megatron-bridge", dtype)
 
 
 def test_fields_that_the_recipe_decides_are_left_to_the_stack(tmp_path: Path) -> None:

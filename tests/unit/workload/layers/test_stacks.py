@@ -24,6 +24,12 @@ def test_an_unknown_stack_suggests_the_nearest() -> None:
     assert raised.value.where == "job.yaml:3"
 
 
+@pytest.mark.parametrize("known", [*EVERY, *STACKS.values()], ids=lambda known: known.label)
+@pytest.mark.parametrize("topic", ["attention", "loss", "norm", "launch"])
+def test_no_source_of_another_version_is_left(known: Stack, topic: str) -> None:
+    assert sum(source.startswith(f"{topic}:") for source in known.sources) <= 1
+
+
 @pytest.mark.parametrize("name", list(STACKS))
 def test_every_stack_says_where_its_facts_are_from(name: str) -> None:
     assert STACKS[name].name == name
@@ -106,7 +112,8 @@ def test_what_versions_differ_in() -> None:
     assert [known.attention for known in (old, middle, new)] == ["cudnn_2025", "cudnn", "cudnn"]
     assert [known.swizzles_scales for known in (old, middle, new)] == ["operands", "operands", "weights"]
     assert [known.copies_kv_heads for known in (old, middle, new)] == [False, False, True]
-    assert all(known.runs_transformer_engine for known in (old, middle, new))
+    assert all(known.runs_cudnn and known.runs_transformer_engine for known in (old, middle, new))
+    assert not stack("fsdp").runs_cudnn and not stack("torch-eager").runs_transformer_engine
     bridge = VERSIONS["megatron-bridge"]
     assert [known.fuses_experts for known in bridge] == [False, False, False, True, True]
     assert [known.swizzles_scales for known in bridge] == ["operands", *["weights"] * 4]

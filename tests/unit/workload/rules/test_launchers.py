@@ -10,7 +10,7 @@ from foretrace.models.presets import model as preset
 from foretrace.workload.check_plan import check_plan
 from foretrace.workload.constraints import broken
 from foretrace.workload.plan import Plan
-from foretrace.workload.rules.launchers import LAUNCH_CONSTRAINTS, LAUNCHERS, launcher_of
+from foretrace.workload.rules.launchers import LAUNCH_CONSTRAINTS, LAUNCHERS, launcher_of, runs_megatron
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.stacks import STACKS
 
@@ -34,6 +34,11 @@ def test_megatron_has_the_schedules_of_its_source_and_torchtitan_those_of_pytorc
     assert megatron.offers("schedule", "interleaved-1f1b") and not megatron.offers("schedule", "zb-h1")
     assert titan.offers("schedule", "dualpipe-v") and not titan.offers("schedule", "dualpipe")
     assert megatron.offers("schedule", None) and megatron.offers("tp", 3)
+
+
+def test_megatron_core_of_today_is_told_from_its_forerunner() -> None:
+    assert {name for name, known in STACKS.items() if runs_megatron(known)} == {"megatron-core", "megatron-bridge"}
+    assert not runs_megatron(replace(STACKS["megatron-core"], name="own"))
 
 
 def test_software_that_is_not_listed_may_run_anything() -> None:
