@@ -57,7 +57,7 @@ class KnownRun:
 
     @property
     def words(self) -> list[str]:
-        """What follows `foretrace`."""
+        """The words that follow `foretrace`."""
         return ["predict", *shlex.split(self.options), *(["--routing", "1x"] if self.balanced else [])]
 
     @property
@@ -73,7 +73,7 @@ class KnownRun:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command answered, in the unit of the publication."""
+    """The answer of a command, in the unit of the publication."""
 
     run: KnownRun
     command: str

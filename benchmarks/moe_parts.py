@@ -1,4 +1,4 @@
-"""Where the time of mixtures of experts goes, next to facts that were published apart from any training step.
+"""Shows where the time of mixtures of experts goes, next to facts published apart from any training step.
 
     python benchmarks/moe_parts.py [--update]
 
@@ -10,11 +10,11 @@ docs/accuracy.md.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import foretrace as ft
 from accuracy import TABLE, Table, write_page
-from foretrace.cost.unit_costs import UnitPricer, items_in
+from foretrace.cost.unit_costs import MeshPrices, UnitPricer, items_in
 from foretrace.inputs.model.input import ModelInput
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel
 from foretrace.readings.answer.answer import Answer
@@ -45,7 +45,6 @@ class Part:
 
     seconds: float = 0.0
     amount: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
 
 
 def parts_of(job: RowJob, answer: Answer) -> dict[str, Part]:
@@ -68,7 +67,7 @@ def parts_of(job: RowJob, answer: Answer) -> dict[str, Part]:
     return parts
 
 
-def _count(parts: dict[str, Part], prices: object, item: Item, passes: float) -> None:
+def _count(parts: dict[str, Part], prices: MeshPrices, item: Item, passes: float) -> None:
     if isinstance(item, Call):
         dispatch = item.axis == "ep" and item.bytes > 0 and "all-to-all" in item.name
         part = parts["dispatch" if dispatch else "other calls"]
@@ -102,6 +101,14 @@ def rate_text(name: str, part: Part) -> str:
     return f"launches {100 * part.amount:.0f} % of the step" if name == "host" else ""
 
 
+def _against(predicted: float, measured: float | None) -> list[str]:
+    """Returns the cells of a step: measured, predicted, error."""
+    if measured is None:
+        return ["", f"{predicted:.2f}", ""]
+    error = f"{100 * (predicted / measured - 1):+.0f} %".replace("-", "−")
+    return [f"{measured:.2f}", f"{predicted:.2f}", error]
+
+
 def main() -> None:
     """Predicts the rows and prints their parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -117,9 +124,8 @@ def main() -> None:
         answer = ft.simulate(ModelInput(job.model, job.plan), ft.Machine(job.cluster), explain=False)
         parts = parts_of(job, answer)
         measured = runs[name].measurement.step_s
-        error = answer.step_time_s / measured - 1
         cells = [f"{parts[part].seconds:.2f}" for part in PARTS]
-        lines.append([title, f"{measured:.2f}", f"{answer.step_time_s:.2f}", f"{100 * error:+.0f} %", *cells])
+        lines.append([title, *_against(answer.step_time_s, measured), *cells])
         rates.append([title, *(rate_text(part, parts[part]) for part in PARTS if part != "bubble")])
     tables = [
         Table("Parts of five steps, in seconds of a rank", ["run", "measured", "predicted", "error", *PARTS], lines),

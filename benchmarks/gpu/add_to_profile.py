@@ -1,4 +1,4 @@
-"""Puts kernels of experts that benchmarks/gpu/experts.py measured into the shipped kernel profile of the H200.
+"""Puts kernels of experts that benchmarks/gpu/experts measured into the shipped kernel profile of the H200.
 
     python benchmarks/gpu/add_to_profile.py benchmarks/gpu/experts_h200.jsonl
 
@@ -8,6 +8,7 @@ Rows of an earlier call are replaced. A kernel that the profile has already keep
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -24,9 +25,9 @@ CHOSEN = {
     "attention": ("sdpa",),
     "router": ("triton",),
 }
-"""Parts of the measurement, and whose kernels of each are taken: those that frameworks run, or what is nearest."""
+"""Parts of the measurement, and whose kernels of each are taken: those that frameworks run, or the nearest."""
 QUANTIZERS = ("quantize_amax_fused", "quantize_cast_both_fused", "quantize_block_both_fused")
-"""Of those that write scales of 32 elements, Transformer Engine's own has been published."""
+"""Casts that are taken. Transformer Engine's own that writes scales of 32 elements has been published."""
 
 
 def kernel_of(row: dict[str, Any]) -> str | None:
@@ -51,11 +52,14 @@ def kernel_of(row: dict[str, Any]) -> str | None:
 
 def main() -> int:
     """Adds the kernels of a file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("measured", type=Path, help="the JSON lines that benchmarks/gpu/experts wrote")
+    options = parser.parse_args()
     lines = PROFILE.read_text(encoding="utf-8").splitlines()
     kept = lines[: lines.index(MARK)] if MARK in lines else lines
     known = {line.partition("\t")[0] for line in kept}
     added = []
-    for text in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
+    for text in options.measured.read_text(encoding="utf-8").splitlines():
         row = json.loads(text)
         kernel = kernel_of(row) if row["row"] == "kernel" else None
         if kernel is not None and kernel not in known:

@@ -9,13 +9,13 @@ model and the kind of GPU alone, and compares each row with each other.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, geometric_mean
 from typing import Final, Literal
 
+from foretrace.validate.plans import release_of
 from foretrace.validate.results import Compared, RowResult
 from foretrace.validate.rows import RowJob, job_of
 from foretrace.validate.training_runs import RunConfig
@@ -34,12 +34,11 @@ PLAN_ERRORS: Final = {"dense": 0.05, "experts": 0.14}
 """By how much predictions of plans of one model on one machine err against each other: the standard deviation of the
 part of the error that does not cancel, by whether the model has experts. The ratio of two plans errs √2 times as much.
 
-`PlanOrder.spread` of published runs by `python benchmarks/plan_order.py`: 4.8 to 5.3 % without experts. With experts,
-4.2 % on one node, and 10.1 % where runs of several nodes under several releases of the software count too. The larger
-one is used, because no other runs with experts span nodes.
+`PlanOrder.spread` of published runs by `python benchmarks/plan_order.py`: 4.9 % without experts. With experts, 4.3 % on
+one node, and 14.3 % where runs of several nodes under several releases of the software count too. The larger one is
+used, because no other runs with experts span nodes. One pair dominates it: two runs of Qwen3 30B that are 75 % apart,
+which their publisher does not explain.
 """
-
-_RELEASE: Final = re.compile(r"\b(?:container|NeMo) (\d[\w.]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,7 @@ class _Run:
 
     @property
     def fields(self) -> Hashable:
-        """What a plan is, without the global batch."""
+        """The plan of a run and the words that describe it, without the global batch."""
         # The words too: an option that is not modelled is a plan of its own, with the same prediction.
         config, plan = self.config, replace(self.job.plan, gbs=None, stack=self.stack)
         return plan, config.overlap, config.sharding, config.recompute
@@ -247,9 +246,8 @@ def _machine(config: RunConfig) -> Hashable:
 
 def _group_key(run: _Run, free: frozenset[Freedom]) -> Hashable:
     config, plan = run.config, run.job.plan
-    release = _RELEASE.search(config.notes)
     batch, compilation = ("batch" in free) or config.gbs, ("compilation" in free) or run.stack
-    precision, version = ("precision" in free) or plan.precision, ("release" in free) or (release and release[1])
+    precision, version = ("precision" in free) or plan.precision, ("release" in free) or release_of(config)
     # DeepSpeed's runs of SC21 are another program than the Megatron that the paper compares them with.
     program = config.family, "deepspeed" in config.sharding.lower(), compilation, version
     return program, _machine(config), config.model, run.job.model, config.seq_len, config.grade, batch, precision

@@ -26,7 +26,10 @@ _BEFORE_SEQUENCE_PARALLELISM: Final = ("sc21", "mt-nlg")
 _MEGATRON_RECIPES: Final = ("megatron-bridge", "nemo")
 """NVIDIA's performance recipes: `tp_comm_overlap` is on wherever tp and sequence parallelism are."""
 
-_GRAPHS_EVERYTHING: Final = "26.06"
+_GRAPHS_EVERYTHING: Final = (26, 6)
+"""The first container whose recipes run whole steps as CUDA graphs."""
+
+_RELEASE: Final = re.compile(r"\b(?:container|NeMo) ([0-9]{1,4}(?:\.[0-9]{1,4})*)")
 
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (r"nvfp4|fp4", "nvfp4"),
@@ -47,6 +50,12 @@ class _Recompute(TypedDict, total=False):
     recompute_modules: tuple[RecomputeModule, ...] | None
 
 
+def release_of(config: RunConfig) -> tuple[int, ...] | None:
+    """Returns the release of the software that the notes of a run state: (26, 4, 1) of `container 26.04.01`."""
+    release = _RELEASE.search(config.notes)
+    return None if release is None else tuple(int(part) for part in release[1].split("."))
+
+
 def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a run on GPUs of an architecture, with what was assumed about it."""
     if config.mbs is None:
@@ -60,6 +69,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
     words = f"{config.overlap}; {config.notes}".lower()
     dtypes, about_dtypes = _dtypes(config, precision, zero)
     recent = _graphs_everything(config, precision, words)
+    recent_overlap = recent and (config.pp == 1 or config.vpp > 1)
     offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
     layout = re.search(r"pp_layout=['\"]?([^;'\"]+)", f"{config.overlap}; {config.notes}")
     # Megatron-LM overlaps nothing of data parallelism unless told to; NVIDIA's recipes tell it.
@@ -85,14 +95,15 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         grad_overlap=False if no_overlap else None,
         param_overlap=False if no_overlap else None,
         tp_overlap=_tp_overlap(config, words),
-        moe_overlap="moe_a2a_overlap=true" in words or (recent and (config.pp == 1 or config.vpp > 1)),
+        moe_overlap="moe_a2a_overlap=true" in words or recent_overlap,
         cuda_graphs="full" if recent or _drops_in_graphs(config) else _cuda_graphs(words),
         offload_layers=int(offloaded[1]) if offloaded else config.offload_layers,
         stack=stack,
         dispatcher="hybridep" if recent else _dispatcher(config, words),
         routing=1.0,  # published benchmarks force balance, as NVIDIA's recipes do: moe_router_force_load_balancing
     )
-    about_recent = ("graphs of the whole step, HybridEP, overlapped all-to-alls: as its recipes set",) if recent else ()
+    set_by_recipe = ["graphs of the whole step", "HybridEP", *["overlapped all-to-alls"] * recent_overlap]
+    about_recent = (f"{', '.join(set_by_recipe)}: as its recipes set",) if recent else ()
     # torch.compile's _micro_pipeline_tp (torchtitan: enable_async_tensor_parallel)
     about_overlap = ("asynchronous tensor parallelism is not modelled: left out",) if "async tp" in words else ()
     return plan, (
@@ -143,8 +154,8 @@ def _graphs_everything(config: RunConfig, precision: Precision, words: str) -> b
     Recipes of mixtures in mxfp8 since Megatron-Bridge 0.5 (container 26.06): `cuda_graph_impl="full_iteration"`,
     `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp` (scripts/performance/configs, release notes of 0.5.1).
     """
-    release = re.search(r"container (\d+\.\d+)", words)
-    recent = release is not None and config.family.lower() == "megatron-bridge" and release[1] >= _GRAPHS_EVERYTHING
+    release = release_of(config)
+    recent = release is not None and config.family.lower() == "megatron-bridge" and release >= _GRAPHS_EVERYTHING
     return recent and bool(config.experts) and precision == "mxfp8" and "cuda_graph" not in words
 
 
@@ -228,8 +239,8 @@ def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
     if family == "sc21" and zero == 3:
         return "deepspeed-2021", ()
     if family in FAMILY_STACKS:
-        release = re.search(r"container ([0-9][0-9.]*[0-9])", config.notes)
-        version = f"@{release[1]}" if release and family == "megatron-bridge" else ""
+        release = release_of(config) if family == "megatron-bridge" else None
+        version = "@" + ".".join(f"{part:02}" for part in release) if release else ""
         return FAMILY_STACKS[family] + version, ()
     if family.startswith("simumax"):  # whose own kernels of the B200 are those of cuDNN of 2025
         return "megatron-core@0.14", ()

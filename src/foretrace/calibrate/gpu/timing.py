@@ -23,6 +23,7 @@ MAX_LAUNCHES: Final = 32
 MAX_HOST_S: Final = 2e-3
 BURSTS: Final = 5
 ROUNDS: Final = 24
+"""Windows of each kernel under load, of which the median counts."""
 SLICE_S: Final = 1.2e-3
 """Heater work before each timed window; it also lets the host run ahead."""
 WAKE_UPS: Final = 30
@@ -170,11 +171,11 @@ class Heater:
         self._debt_s = max(-MAX_DEBT_S, min(MAX_DEBT_S, self._debt_s))
 
 
-def sustained(group: Sequence[Prepared], heater: Heater, clock: Clock) -> list[float]:
+def sustained(group: Sequence[Prepared], heater: Heater, clock: Clock, rounds: int = ROUNDS) -> list[float]:
     """Seconds of one launch of each, amid heater work that never lets the GPU go idle: medians over the rounds."""
     marks: list[list[tuple[Any, Any]]] = [[] for _ in group]
     heater.run(PREHEAT_S)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for place, prepared in enumerate(group):
             # The host must be done queueing the window before the GPU is done with the heater; and after a long
             # window the mix needs as much of the other kind of work.

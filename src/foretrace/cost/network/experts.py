@@ -6,7 +6,8 @@ their islands are on one rail of NICs.
 | way | over links | over NICs | together |
 | --- | --- | --- | --- |
 | hierarchical | every copy, to the rank of the right number | every copy, along its rail | one after the other |
-| deepep, hybridep | once for each rank reached | once for each island reached, along its rail | the slower of the two |
+| deepep | once for each rank reached | once for each island reached, along its rail | the slower of the two |
+| hybridep | as deepep | as deepep | the root of the sum of their squares |
 | low_latency | nothing | every copy, to ranks of the same host too | |
 
 The first is two all-to-alls of NCCL and has their prices, also measured ones. The others are kernels of their own: they
@@ -45,15 +46,13 @@ way."""
 
 HYBRIDEP_RANKS: Final = (8, 16, 32, 36)
 HYBRIDEP_RATES: Final = {16: (717.0, 631.5, 588.5, 578.0), 32: (750.5, 686.5, 623.5, 614.5)}
-"""GB/s at which HybridEP's kernels receive tokens, those of their own rank included, by SMs and ranks of an NVL72 rack:
-the mean of dispatch and combine in bf16 on GB200 (DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md; 4,096 tokens of
-7,168, top-8). A B200 of an 8-GPU node shows 704.5 with 16."""
-HYBRIDEP_LINK: Final = 900e9
-"""The links of the GPU that showed these rates, in bytes/s.
+"""GB/s at which HybridEP's kernels receive tokens, those of their own rank included. The keys are the SMs that they
+hold; the rates of each belong to the ranks of `HYBRIDEP_RANKS`, of an NVL72 rack.
 
-Between nodes, chunks pass over NICs and links one after the other. The squares of the two times add up: with 16, 32 and
-64 ranks on H100s that gives 1.65, 3.74 and 6.17 ms, where the same page shows 1.63 and 1.86, 3.66 and 3.72, 6.19 ms.
-"""
+They are the mean of dispatch and combine in bf16 on GB200 (DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md; 4,096
+tokens of 7,168, top-8). A B200 of an 8-GPU node shows 704.5 with 16."""
+HYBRIDEP_LINK: Final = 900e9
+"""The links of the GPU that showed these rates, in bytes/s."""
 
 AGREED: Final = 2
 """Kernels of a dispatch or combine: in the first, ranks agree on counts and that buffers are free (`notify_dispatch`,
@@ -247,9 +246,13 @@ def _timed(group: NcclGroup, dispatch: Dispatch, over_links: float, over_nics: f
         far_s = over_nics / min(rate, gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
         far_line_s = over_nics / min(line, gpu.pcie_bytes_per_s)
     hops = (over_links > 0) * group.near_s("ring", "simple") + (over_nics > 0) * group.far_s("ring", "simple")
+    # Chunks of HybridEP pass over NICs and links one after the other. The squares of the two times add up: with 16, 32
+    # and 64 ranks on H100s that gives 1.65, 3.74 and 6.17 ms, where its README shows 1.63 and 1.86, 3.66 and 3.72, and
+    # 6.19 ms.
+    near_and_far_s = hypot(near_s, far_s) if dispatch.style == "hybridep" else max(near_s, far_s)
     return _Road(
         (("link", over_links), ("nic", over_nics)),
         kernels * (group.machine.launch_s + hops),
-        hypot(near_s, far_s) if dispatch.style == "hybridep" else max(near_s, far_s),
+        near_and_far_s,
         max(near_line_s, far_line_s),
     )

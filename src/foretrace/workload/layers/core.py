@@ -123,21 +123,21 @@ def _pytorch_ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
 
     torch/distributed/tensor/experimental/_attention.py, `_templated_ring_attention`: sequences are dealt from both ends
     as in `_ring`, whether keys and values are gathered at once or passed on. Backward, their gradients are added up in
-    fp32 and passed on at every step. Ranks that get the second half of queries merge half as much; all
-    wait for those that do not. In compiled code every collective is waited for where it starts
-    (_functional_collectives.py, `_maybe_wrap_tensor`).
+    fp32 and passed on at every step. Ranks that get the second half of queries merge half as much; the other ranks set
+    the pace. In compiled code every collective is waited for where it starts (_functional_collectives.py,
+    `_maybe_wrap_tensor`).
     """
     cp = shape.cp
-    beside: Concurrent | None = None if shape.stack.pointwise == "compiled" else "next"
+    concurrent: Concurrent | None = None if shape.stack.pointwise == "compiled" else "next"
     step = pairs(shape, heads.window) // (cp * cp)
     own, other = _kernel(shape, heads, cp, cp, step), _kernel(shape, heads, cp, 2 * cp, step)
     attend = _compute(shape, heads, phase, (1, own), (cp - 1, other))
     keys = heads.key_bytes(shape) + heads.value_bytes(shape)
-    together = run("attention keys", phase, stream("copy_strided", keys, keys), stream("cat", keys, keys))
+    joined = run("attention keys", phase, stream("copy_strided", keys, keys), stream("cat", keys, keys))
     forward = phase == FORWARD
-    ring = Call("attention ring", phase, Collective.ALL_GATHER, "cp", cp * keys * (1 if forward else 3), beside)
+    ring = Call("attention ring", phase, Collective.ALL_GATHER, "cp", cp * keys * (1 if forward else 3), concurrent)
     merged = _merged_outputs(shape, heads) if forward else _merged_gradients(shape, heads)
-    return together, ring, attend, merged
+    return joined, ring, attend, merged
 
 
 def _merged_outputs(shape: Shape, heads: Heads) -> Compute:

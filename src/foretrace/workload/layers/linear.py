@@ -64,7 +64,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
     name, n, k, split = layer.name, layer.n, layer.k, layer.split
     m = shape.tokens if layer.rows is None else layer.rows
     narrow = layer.quantized and shape.quantized
-    if narrow and scales_rows(shape):
+    if narrow and _scales_rows(shape):
         return _by_rows(shape, layer, m)
     local = shape.rows if split == "column" else m
     forward: list[Item] = []
@@ -100,7 +100,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
     )
 
 
-def scales_rows(shape: Shape) -> bool:
+def _scales_rows(shape: Shape) -> bool:
     """Returns whether operands have one scale for each row, as torchao's recipe `rowwise` has it."""
     return shape.precision == "fp8" and shape.stack.fp8_scales == "rows"
 
@@ -112,25 +112,26 @@ def _by_rows(shape: Shape, layer: Linear, m: int) -> Piece:
     and the gradient once for each product: along the row that this product sums over. What tp gathers is in 16 bits
     (torchtitan, parallelize.py), so that every rank quantizes all of it. Products of the backward add up in full
     precision, for which cuBLAS's product without scales is used and its result scaled after it (float8_python_api.py).
+    That kernel follows the input gradient here; the one behind the weight gradient, of n * k elements, is left out.
     """
     plain = linear(shape, replace(layer, quantized=False))
     name, n, k = layer.name, layer.n, layer.k
-    of_rows = [quantize_rows(shape, n * k, k)]
+    forward_casts = [_quantize_rows(shape, n * k, k)]
     if layer.quantizes:
-        of_rows.insert(0, quantize_rows(shape, m * k, k))
-    both = [quantize_rows(shape, m * n, n), quantize_columns(shape, n * k), quantize_columns(shape, m * n)]
-    both += [quantize_columns(shape, m * k)] if layer.quantizes else []
+        forward_casts.insert(0, _quantize_rows(shape, m * k, k))
+    backward_casts = [_quantize_rows(shape, m * n, n), _quantize_columns(shape, n * k), _quantize_columns(shape, m * n)]
+    backward_casts += [_quantize_columns(shape, m * k)] if layer.quantizes else []
     scaled = stream("mul", m * k * shape.size, m * k * shape.size)
     forward: list[Item] = []
     for item in plain.forward:
         if isinstance(item, Compute):
-            forward.append(run(f"{name} quantize", FORWARD, *of_rows))
+            forward.append(run(f"{name} quantize", FORWARD, *forward_casts))
         forward.append(_narrowed(shape, item))
     backward: list[Item] = []
     gathered = [isinstance(item, Compute) for item in plain.backward].index(True)
     for at, item in enumerate(plain.backward):
         if at == gathered:
-            backward.append(run(f"{name} quantize", INPUT, *both))
+            backward.append(run(f"{name} quantize", INPUT, *backward_casts))
         backward.append(_narrowed(shape, item))
         if item.name == f"{name} input gradient":
             backward.append(run(f"{name} scale", INPUT, scaled))
@@ -233,13 +234,13 @@ def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ..
     return (stream(name, read, written, launches=launches, looped=True),)
 
 
-def quantize_rows(shape: Shape, elements: int, length: int) -> Kernel:
-    """Returns the kernel that finds the scale of each row of so many elements and writes them quantized."""
-    return stream("quantize_rows", elements * shape.size, elements, rows=length)
+def _quantize_rows(shape: Shape, elements: int, row_elements: int) -> Kernel:
+    """Returns the kernel that finds the scale of each row of `row_elements` elements and writes them in 8 bits."""
+    return stream("quantize_rows", elements * shape.size, elements, rows=row_elements)
 
 
-def quantize_columns(shape: Shape, elements: int) -> Kernel:
-    """Returns the two kernels that find the scale of each column, and write what is quantized by it transposed."""
+def _quantize_columns(shape: Shape, elements: int) -> Kernel:
+    """Returns the two kernels that find the scale of each column, and write the columns as rows in 8 bits."""
     return stream("quantize_columns", 2 * elements * shape.size, elements, launches=2)
 
 
@@ -257,7 +258,7 @@ def swizzle_scales(shape: Shape, activations: int, weights: int, operands: int =
     """
     if shape.precision not in ("mxfp8", "nvfp4"):
         return ()
-    every = shape.stack.swizzles_scales == "operands"
-    scales = (weights + activations * every) // 32
-    launches = operands * every + (weights > 0)
+    all_operands = shape.stack.swizzles_scales == "operands"
+    scales = (weights + activations * all_operands) // 32
+    launches = operands * all_operands + (weights > 0)
     return (stream(shape.own("quantize_mx"), scales, scales, launches=launches),) if launches else ()
