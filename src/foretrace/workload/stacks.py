@@ -394,7 +394,7 @@ STACKS: Final[dict[str, Stack]] = {
 def stack(name: str, *, where: str | None = None) -> Stack:
     """Returns the stack of a name such as `fsdp` or `megatron-bridge@26.04`, whatever the case and separators.
 
-    Of a version that is not known, the newest one before it is taken, or the oldest; `nearest_version` tells.
+    A version that is not known takes the newest one before it, or the oldest; `nearest_version` tells.
 
     Raises:
         InputError: The name is not known, or its version is not one; it names `where`.
@@ -424,7 +424,7 @@ def stack(name: str, *, where: str | None = None) -> Stack:
 def nearest_version(name: str) -> str | None:
     """Returns the version that a stack's name asks for, where the one that is taken is another; else None.
 
-    Patches of a known version are it: 26.04.01 is 26.04.
+    A patch counts as its version: 26.04.01 is 26.04.
     """
     asked = name.partition("@")[2].strip()
     if not asked:
