@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PROFILE = Path(__file__).parents[2] / "src/foretrace/cost/kernels/data/h200-sxm.profile"
-MARK = "## kernels of experts, measured on another H200 (benchmarks/gpu/experts.py):"
+MARK = "## kernels of experts, measured on another H200 (benchmarks/gpu/experts):"
 CHOSEN = {
     "grouped bf16": ("mm on 4 streams", "addmm on 4 streams", "grouped_mm"),
     "grouped fp8": ("scaled_mm on 4 streams", "scaled_grouped_mm"),

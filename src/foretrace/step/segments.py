@@ -37,7 +37,7 @@ REPLAYED: dict[CudaGraphs, tuple[GraphScope, ...]] = {
 LOOPED_LAUNCH = 0.25
 """The host's time for a further kernel of a loop in C++, as a share of a launch from Python.
 
-On an H200's host (`benchmarks/gpu/experts.py`): 6.5 to 7.9 us, where launches of an eager model take 28 us on average.
+On an H200's host (`benchmarks/gpu/experts`): 6.5 to 7.9 us, where launches of an eager model take 28 us on average.
 A tensor that the host handles in Python is taken to cost as much. For 64 experts, the host takes 1.2 ms forward and
 2.1 ms backward on a Grace CPU without counting launches (TransformerEngine issue 2897), which is 4 and 8 us an expert
 and product where a launch takes 31 us. So is a hook that Megatron-core runs for the gradient of each parameter

@@ -26,7 +26,7 @@ def sync_gap_s(launch_s: float) -> float:
     """Returns how long the GPU idles after the host has waited for it, where a launch takes `launch_s`.
 
     The host notices the end of a copy, then launches the next kernel: on an H200's host 10.4 us where the GPU has
-    ended, and 28 us (`benchmarks/gpu/experts.py`).
+    ended, and 28 us (`benchmarks/gpu/experts`).
     """
     return _SYNC_LAUNCHES * launch_s
 

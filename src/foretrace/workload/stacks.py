@@ -435,7 +435,7 @@ def stack(name: str, *, where: str | None = None) -> Stack:
 def nearest_version(name: str) -> str | None:
     """Returns the version that a stack's name asks for, where the one that is taken is another; else None.
 
-    Patches of a known version are it: 26.04.01 is 26.04.
+    A patch counts as its version: 26.04.01 is 26.04.
     """
     asked = name.partition("@")[2].strip()
     if not asked:

@@ -2001,7 +2001,7 @@ grouped_gemm groups=20 m=3072 n=5120 k=10240 layout=nt largest=512 separate=1	0.
 grouped_gemm groups=20 m=10240 n=5120 k=1536 largest=512 separate=1	0.00031078	0.00035848	1578	691
 grouped_gemm groups=20 m=10240 n=1536 k=5120 layout=nn largest=512 separate=1	0.00033974	0.00034211	1578	691
 grouped_gemm groups=20 m=5120 n=1536 k=10240 layout=nt largest=512 separate=1	0.00034454	0.00040086	1578	691
-## kernels of experts, measured on another H200 (benchmarks/gpu/experts.py):
+## kernels of experts, measured on another H200 (benchmarks/gpu/experts):
 grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1024	0.00066128	0.00069184	1583	701
 grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1024 separate=1	0.00065738	0.00068984	1583	701
 grouped_gemm groups=8 m=8192 n=4096 k=7168 largest=1063	0.00070131	0.00078174	1583	701
