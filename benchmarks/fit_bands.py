@@ -49,7 +49,8 @@ class Row:
     grade: str
     error: float
     prices: tuple[float, float]
-    reasons: tuple[str, ...]
+    reasons: dict[str, float]
+    """What the band depends on, with the share of each width that counts."""
 
 
 def row_of(run: TrainingRun) -> Row | None:
@@ -69,13 +70,13 @@ def row_of(run: TrainingRun) -> Row | None:
         run.config.grade,
         log(run.measurement.step_s / answer.step_time_s),
         (-log(ends.low), log(ends.high)),
-        tuple(parts),
+        {name: log(part.high) / WIDTHS[name] for name, part in parts.items()},
     )
 
 
 def widths_of(row: Row, widths: dict[str, float]) -> tuple[float, float]:
     """Returns how far the band of a row goes down and up, as logarithms."""
-    model = hypot(*(widths[name] for name in row.reasons))
+    model = hypot(*(share * widths[name] for name, share in row.reasons.items()))
     return hypot(row.prices[0], model), hypot(row.prices[1], model)
 
 

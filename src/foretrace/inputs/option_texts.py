@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.basics.errors import InputError, UsageError, did_you_mean, quoted, shortened
 from foretrace.basics.numbers import NumberError, whole_number
 from foretrace.basics.units import parse_bytes, parse_count, parse_factor, parse_tokens
 from foretrace.schedules.registry import resolve
@@ -97,7 +97,9 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
         "alltoall|deepep|…",
         "How tokens go to experts: alltoall, hierarchical, deepep, hybridep, low_latency.",
     ),
-    "stack": OptionText("--stack", "NAME", "The software: megatron-core, fsdp, … (foretrace list stacks)."),
+    "stack": OptionText(
+        "--stack", "NAME[@VERSION]", "The software: megatron-core, megatron-bridge@26.04, … (foretrace list stacks)."
+    ),
     "mesh": OptionText("--mesh", "pp=4,dp=16", "Of traces: the mesh; axes not named stay as traced."),
     "microbatches": OptionText("--microbatches", "N", "Of traces and workload files: microbatches of a step."),
     "pp_comm": OptionText(
@@ -195,7 +197,12 @@ def read_bytes(text: str) -> int:
 
 def read_routing(text: str) -> float:
     """Reads `balanced`, or how many times the mean the busiest receives."""
-    return 1.0 if text.strip().lower() == "balanced" else parse_factor(text, where="--routing")
+    if text.strip().lower() == "balanced":
+        return 1.0
+    if not any(letter.isdigit() for letter in text[:1]):
+        problem = f"{quoted(text)} is neither a factor nor a file that exists"
+        raise InputError("bad-value", problem, where="--routing", hint="1x or more, balanced, or a file")
+    return parse_factor(text, where=f"--routing {shortened(text)}")
 
 
 def read_sizes(texts: list[str] | tuple[str, ...]) -> tuple[tuple[str, str], ...]:

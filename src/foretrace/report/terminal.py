@@ -176,7 +176,8 @@ def _headline(simulation: Answer) -> list[list[Span]]:
         lines.append([("         " + _utilisation(simulation.model, simulation.step_time_s), "")])
     lines += _changes(simulation)
     if simulation.title:
-        lines.append([(f"  Job    {simulation.title}", "")])
+        software = "" if simulation.model is None else f" · {simulation.model.plan['stack'].replace('@', ' ')}"
+        lines.append([(f"  Job    {simulation.title}{software}", "")])
     return lines
 
 

@@ -22,8 +22,10 @@ from foretrace.workload.stacks import nearest_version
 MIN_WARNED: Final = 0.15
 """The least half width of the band of an answer with a warning, which is no part of it."""
 
-HOST_BUSY: Final = 0.7
-"""Share of the step above which launches may set its length; the count of launches may be off by up to the rest."""
+IDLE_HOST: Final = 0.5
+BUSY_HOST: Final = 0.9
+"""Shares of the step that launches take: below the first they do not set its length, from the second on they may; the
+count of launches may be off by up to the rest."""
 
 MANY_RING_RANKS: Final = 4
 """Ranks of context parallelism from which on published runs of torchtitan are slower than can be explained."""
@@ -62,12 +64,12 @@ class Reason:
     Attributes:
         name: What the answer depends on.
         width: Half of the central 90 % interval of the step, as a logarithm: as `benchmarks/fit_bands.py` prints it.
-        applies: Returns whether an answer depends on it.
+        applies: Returns how far an answer depends on it: the share of the width that counts.
     """
 
     name: str
     width: float
-    applies: Callable[[Predicted], bool]
+    applies: Callable[[Predicted], float]
 
 
 REASONS: Final = (
@@ -80,7 +82,7 @@ REASONS: Final = (
         0.70,
         lambda predicted: predicted.setting.plan.cp >= MANY_RING_RANKS and predicted.setting.stack.pytorch_ring,
     ),
-    Reason("host", 0.21, lambda predicted: predicted.host_busy > HOST_BUSY),
+    Reason("host", 0.26, lambda predicted: min(max((predicted.host_busy - IDLE_HOST) / (BUSY_HOST - IDLE_HOST), 0), 1)),
     Reason("experts across nodes", 0.32, lambda predicted: predicted.experts_leave_domain),
     Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
     Reason("lists of tensors", 0.85, lambda predicted: predicted.setting.stack.lists_tensors),
@@ -98,7 +100,8 @@ def with_model_error(answer: Answer, setting: Setting, machine: Machine) -> Answ
     step_s, (low_s, high_s) = answer.step_time_s, answer.step_time_band_s
     prices = (log(step_s / max(low_s, 1e-3 * step_s)), log(high_s / step_s))
     parts = [BandPart(PRICES, exp(-prices[0]), exp(prices[1]))]
-    parts += [BandPart(name, exp(-WIDTHS[name]), exp(WIDTHS[name])) for name in reasons(answer, setting, machine)]
+    for name, share in reasons(answer, setting, machine).items():
+        parts.append(BandPart(name, exp(-share * WIDTHS[name]), exp(share * WIDTHS[name])))
     widths = [hypot(*(abs(log(part.low)) for part in parts)), hypot(*(log(part.high) for part in parts))]
     if any(note.level == "warning" for note in answer.diagnostics):
         widths = [max(width, MIN_WARNED) for width in widths]
@@ -107,8 +110,8 @@ def with_model_error(answer: Answer, setting: Setting, machine: Machine) -> Answ
     return replace(answer, step_time_band_s=band, band_parts=tuple(parts))
 
 
-def reasons(answer: Answer, setting: Setting, machine: Machine) -> tuple[str, ...]:
-    """Returns the names of `WIDTHS` that an answer depends on.
+def reasons(answer: Answer, setting: Setting, machine: Machine) -> dict[str, float]:
+    """Returns the reasons on which an answer depends, by name, each with the share of its width that counts.
 
     Args:
         answer: The answer of a model.
@@ -116,7 +119,8 @@ def reasons(answer: Answer, setting: Setting, machine: Machine) -> tuple[str, ..
         machine: Where it runs, with the placement of its ranks.
     """
     predicted = Predicted(answer, setting, machine)
-    return tuple(reason.name for reason in REASONS if reason.applies(predicted))
+    shares = {reason.name: float(reason.applies(predicted)) for reason in REASONS}
+    return {name: share for name, share in shares.items() if share > 0}
 
 
 def _is_unknown(stack: str | None) -> bool:

@@ -217,6 +217,8 @@ class _Search:
         yield [{"tp": plan.tp * factor} for factor in FACTORS if plan.tp * factor <= self._domain_gpus]
         yield [{"cp": plan.cp * factor} for factor in FACTORS]
         yield [{"pp": plan.pp * factor} for factor in FACTORS]
+        if self._setting.model.has_experts:
+            yield [{"ep": plan.ep << times} for times in range(1, (plan.gpus // plan.ep).bit_length())]
         if not plan.offload_optimizer:
             yield [{"offload_optimizer": True}]
         yield from ([changes] for changes in self._causes())

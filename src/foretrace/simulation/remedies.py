@@ -214,6 +214,8 @@ def _of_model(setting: Setting, machine: Machine, before: Answer) -> Iterator[_C
         yield from _pipelines(setting)
     words = {word for word in OVERLAPS if getattr(plan, f"{word}_overlap")}
     for word, part in OVERLAPS.items():
+        if word == "moe" and plan.pp > 1 and plan.vpp == 1:
+            continue  # Megatron-core overlaps two microbatches, which one chunk a stage does not have at once
         if word not in words:
             yield _Change(part, {"overlap": ",".join(sorted({*words, word}))})
     if not (setting.grad_overlap and setting.param_overlap):

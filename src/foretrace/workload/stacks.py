@@ -414,7 +414,7 @@ def stack(name: str, *, where: str | None = None) -> Stack:
     plain = plain.strip().replace("_", "-").replace(" ", "-")
     entry = STACKS.get(plain)
     if entry is None:
-        hint = f"known: {', '.join(STACKS)}"
+        hint = f"known: {', '.join(STACKS)}; a version follows an @"
         raise InputError(
             "unknown-name", f'stack "{name}" is not known{did_you_mean(plain, STACKS)}', where=where, hint=hint
         )
@@ -425,7 +425,7 @@ def stack(name: str, *, where: str | None = None) -> Stack:
         problem = f"versions of {plain} are not told apart"
         raise InputError("unknown-name", problem, where=where, hint=f"leave out @{asked.strip()}")
     number = _number_of(asked)
-    if number is None:
+    if number is None or len(number) < len(_number_of(versions[0].version) or ()):
         known = ", ".join(f"@{version.version}" for version in versions)
         raise InputError("bad-value", f'"{asked}" is not a version', where=where, hint=f"known: {known}")
     before = [version for version in versions if (_number_of(version.version) or ()) <= number]

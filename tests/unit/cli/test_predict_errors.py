@@ -195,3 +195,8 @@ def test_routing_by_layer_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert step("balanced") < step(path) < step("1.4x")
     path.write_text("1\nmuch\n")
     assert f"{path}:2" in refusal(capsys, 3, *job, path)
+
+
+def test_routing_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, 3, "predict", *JOB, "--routing", "nosuch.txt")
+    assert "[bad-value]" in said and "--routing" in said

@@ -173,7 +173,7 @@ def test_a_placement_that_parts_expert_groups_widens_the_band(experts: Answer) -
     assert {part.name for part in parted.band_parts} - {part.name for part in experts.band_parts} == {ACROSS}
 
 
-@pytest.mark.parametrize(("busy", "counts"), [(0.69, False), (0.71, True)])
+@pytest.mark.parametrize(("busy", "counts"), [(0.49, False), (0.51, True)])
 def test_a_busy_host_is_a_reason(busy: float, counts: bool, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = (LaneUse("compute", 8, 100.0, 0.9, 0.0), LaneUse("host", 8, 100.0, busy, 0.0))
     monkeypatch.setattr(Answer, "lanes", property(lambda _: lanes))

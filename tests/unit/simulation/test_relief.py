@@ -93,3 +93,8 @@ def test_nothing_is_named_where_nothing_helps() -> None:
 
 def _values(plan: Plan) -> dict[str, object]:
     return {field.name: getattr(plan, field.name) for field in fields(Plan)}
+
+
+def test_experts_are_spread_over_more_ranks() -> None:
+    found = find_relief(settle(model("gpt-oss-120b"), Plan(gpus=64, gbs=1280)), DGX)
+    assert any("--ep " in each.options for each in found)

@@ -8,7 +8,14 @@ from typing import Any, Final
 from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_factor
-from foretrace.inputs.option_texts import INPUT_OPTIONS, flag_of, read_number_list, read_texts, read_whole_number
+from foretrace.inputs.option_texts import (
+    INPUT_OPTIONS,
+    flag_of,
+    read_number_list,
+    read_routing,
+    read_texts,
+    read_whole_number,
+)
 from foretrace.inputs.option_values import overlap_words
 from foretrace.workload.check_plan import MAX_ROUTING
 from foretrace.workload.plan import OPEN_WORDS, WORD_LISTS, WORDS, Plan
@@ -34,7 +41,7 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
         **{name: _words_reader(name, known) for name, known in WORD_LISTS.items()},
         "documents": read_number_list("documents", least=1),
         "stage_layers": read_number_list("stage_layers", least=0),
-        "routing": _routing,
+        "routing": read_routing,
         "rank_order": lambda text: text.strip().lower(),
     }
     values = read_texts(texts, readers)
@@ -150,11 +157,6 @@ def _overlaps(text: str) -> dict[str, bool]:
     named = {word.strip().lower() for word in text.split(",")}
     decided = _NEXT_TO_LAYERS if named <= _NEXT_TO_LAYERS else set(_OVERLAPS)
     return {f"{word}_overlap": word in words for word in _OVERLAPS if word in decided}
-
-
-def _routing(text: str) -> float:
-    """Reads a factor for all layers."""
-    return 1.0 if text == "balanced" else parse_factor(text, where=f"--routing {shortened(text)}")
 
 
 def read_routing_file(text: str, layers: int) -> tuple[float, ...]:

@@ -65,7 +65,7 @@ def test_versions_are_in_order_and_one_of_them_is_taken_without_being_asked_for(
         ("megatron-bridge@26.04.01", "26.04"),
         ("megatron-bridge@v26.05", "26.04"),
         ("megatron-bridge@25.09", "25.11"),
-        ("megatron-bridge@99", "26.08"),
+        ("megatron-bridge@99.1", "26.08"),
         ("megatron-core@0.9", "0.14"),
         ("megatron-core@0.15.2", "0.15"),
         ("megatron-core@1.0", "0.16"),
@@ -91,6 +91,8 @@ def test_a_release_without_patches_is_the_version() -> None:
     [
         ("nonsense@26.04", "unknown-name"),
         ("torch-compile@1", "unknown-name"),
+        ("megatron-core@16", "bad-value"),
+        ("megatron-bridge@2606", "bad-value"),
         ("torch-eager@2.9", "unknown-name"),
         ("megatron-core@", "bad-value"),
         ("megatron-core@new", "bad-value"),
