@@ -198,5 +198,5 @@ def test_routing_by_layer_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_routing_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refusal(capsys, 3, "predict", *JOB, "--routing", "nosuch.txt")
+    said = refusal(capsys, 2, "predict", *JOB, "--routing", "nosuch.txt")
     assert "[bad-value]" in said and "--routing" in said
