@@ -175,7 +175,7 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         most = "up to " * isinstance(setting.routing, tuple) + f"{setting.routing_of():g} times the mean"
         notes.append(Diagnostic("note", "assumed", f"every expert rank is taken to be as busy as the busiest, {most}"))
     if plan.moe_overlap and moe:
-        text = "all-to-alls are taken to run next to computation wherever it is long enough (moe overlap)"
+        text = "all-to-alls run next to computation in phases, and are taken to be as fast as alone (moe overlap)"
         notes.append(Diagnostic("note", "assumed", text))
     if setting.model.mtp and setting.mtp_chunk % plan.pp != plan.pp - 1 and setting.schedule not in BOTH_ENDS:
         text = "the gradients of the embedding and of the copy that multi-token prediction has are not added up"
