@@ -272,19 +272,20 @@ class MeshPrices:
         """
         lane, before, waits, later = [0.0, 0.0], 0.0, 0.0, 0.0
         phase, phase_begin = 0.0, -1  # when the calls of the present phase end, and where on the lane it began
+        queues: dict[str, float] = {}  # when the last concurrent call over an axis ends; calls over one run in order
         for at, part in enumerate(parts):
             if isinstance(part, Call) and part.concurrent is not None:
-                seconds = self.seconds(part)
+                begin = max(lane[-2], before) if part.concurrent == "previous" else max(lane[-1], waits)
+                end = max(begin, queues.get(part.axis, 0.0)) + self.seconds(part)
+                queues[part.axis] = end
                 if part.concurrent == "phase":
-                    start = max(lane[-1], waits, phase)
                     if phase_begin != len(lane):
                         waits, phase_begin = max(waits, phase), len(lane)
-                    phase = start + seconds
-                    continue
-                if part.concurrent == "previous":
-                    waits = max(waits, max(lane[-2], before) + seconds)
+                    phase = max(phase, end)
+                elif part.concurrent == "previous":
+                    waits = max(waits, end)
                 elif part.concurrent == "next":
-                    later = max(later, max(lane[-1], waits) + seconds)
+                    later = max(later, end)
                 continue
             if isinstance(part, Segment):
                 duration = sum(self.compute_s(item) for item in part.items) + (more_s.get(at, 0.0) if more_s else 0.0)

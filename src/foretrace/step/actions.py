@@ -205,9 +205,11 @@ class _BlockWriter:
                 entry = first
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
             self._release()
+            if at == len(units) - 1 and self.open and sharded is not None and not sharded.spec.overlap:
+                self._join()  # what another stage waits for, before reductions that come next on the compute lane
             self._after(units[at], at)
         if entry < 0 or self.open:
-            self.exits.append(self._instant("join", self._refs(self.open)).op)
+            self._join()
         self._release()
         self.marks.close(self.exits[0] if entry < 0 else entry, self.exits[-1], forward=forward)
         if entry >= 0 and ending != entry and waits_for_launches:
@@ -254,6 +256,11 @@ class _BlockWriter:
 
     def _instant(self, name: str, after: Sequence[OpRef] = (), **facts: Any) -> OpRef:
         return self.block.compute(name, 0.0, phase=self.phase, after=after, **self.facts, **facts)
+
+    def _join(self) -> None:
+        """Ends the action with an op that waits for calls next to its last unit."""
+        self.exits.append(self._instant("join", self._refs(self.open)).op)
+        self.open = []
 
     def _refs(self, ops: Sequence[int]) -> list[OpRef]:
         return [OpRef(self.block.number, op) for op in ops]
