@@ -88,12 +88,12 @@ def layer_work(*, experts: bool = False, recompute: bool = False, syncs: bool = 
         forward += [
             call("dispatch", Phase.FORWARD, Collective.ALL_TO_ALL, "ep"),
             compute("experts", Phase.FORWARD, 600),
-            call("combine", Phase.FORWARD, Collective.ALL_TO_ALL, "ep"),
+            call("combine", Phase.FORWARD, Collective.ALL_TO_ALL, "ep", returns=True),
         ]
         backward = [
-            call("dispatch gradient", Phase.BACKWARD_INPUT, Collective.ALL_TO_ALL, "ep"),
-            compute("experts gradient", Phase.BACKWARD_INPUT, 900),
             call("combine gradient", Phase.BACKWARD_INPUT, Collective.ALL_TO_ALL, "ep"),
+            compute("experts gradient", Phase.BACKWARD_INPUT, 900),
+            call("dispatch gradient", Phase.BACKWARD_INPUT, Collective.ALL_TO_ALL, "ep", returns=True),
             *backward,
         ]
     return Work(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 from foretrace import Machine, Model, PlanRequest
@@ -147,6 +147,19 @@ def test_a_step_at_the_level_of_actions_is_the_simulator_s_without_overlap_cost(
     step_s = PlanSimulator(model, on).answer(plan).step_time_s
     assert action_s <= step_s * (1 + MAX_EXCESS)
     assert overlap_cost or action_s == pytest.approx(step_s, rel=1e-9)
+
+
+@laws
+@given(randoms)
+def test_overlap_of_experts_makes_no_step_longer(random: Random) -> None:
+    model, plan = drawn_plan(random)
+    assume(plan.ep > 1)
+    note(f"{model.name}[-{len(model.layers)}:] {plan}")
+    simulator = PlanSimulator(model, machine(overlap_cost=False))
+    with_overlap, without = (
+        simulator.answer(replace(plan, moe_overlap=overlap)).step_time_s for overlap in (True, False)
+    )
+    assert with_overlap <= without * (1 + MAX_EXCESS)
 
 
 @laws

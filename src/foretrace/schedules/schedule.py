@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foretrace.basics.arguments import checked_calls
-from foretrace.basics.arrays import Longs
+from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError
 
 
@@ -129,6 +129,25 @@ class Schedule:
         starts = np.flatnonzero(np.diff(rows.slot, prepend=-1)).tolist()
         for first, last in pairwise([*starts, len(rows)]):
             yield tuple(actions[first:last])
+
+    def paired(self, stage: int) -> Mask:
+        """Returns which actions of a stage may run next to an opposite one of another microbatch, `[rows]`.
+
+        If the schedule puts forwards and backwards in one slot, these are the paired ones. Otherwise all are but
+        forwards before the stage's first backward and backwards after its last forward.
+        """
+        self._check_number("stage", stage, self.stages)
+        rows = self.stage_actions[stage]
+        forward = rows.kind == ActionKind.FORWARD
+        if any(len(each) > int(each.slot[-1]) + 1 for each in self.stage_actions):
+            forwards, backwards = (
+                np.bincount(rows.slot[chosen], minlength=int(rows.slot[-1]) + 1) > 0 for chosen in (forward, ~forward)
+            )
+            return np.asarray((forwards & backwards)[rows.slot])
+        number = np.arange(len(rows))
+        first_backward = np.argmin(forward) if not forward.all() else len(rows)
+        last_forward = np.flatnonzero(forward)[-1]
+        return np.asarray(np.where(forward, number > first_backward, number < last_forward))
 
     def line(self, stage: int) -> str:
         """A stage's actions as one line of text, such as `F0 F1 B0 B1`; `&` joins overlapped actions."""

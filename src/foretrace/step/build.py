@@ -93,11 +93,12 @@ class TrainingStepWriter:
         turns, contracts = turns_of(spec.schedule)[role.stage], self.actions.contraction is not None
         tied = self._tied_units(role, turns) if contracts else {}
         allocates = spec.gradient_bytes > 0 and not contracts
+        pairs = any(chunk.unpaired is not None for each in role.chunks for chunk in each)
 
         def table(rows: StageActions) -> tuple[list[BlockBuilder], Longs]:
             code, finals = rows.kind * spec.schedule.chunks + rows.chunk, set[int]()
-            # All microbatches of a chunk do the same unless they have variants, cuts, gradients to allocate, or units
-            # to which the end of the step is tied.
+            # All microbatches of a chunk do the same unless they have variants, cuts, gradients to allocate, units to
+            # which the end of the step is tied, or an action of another microbatch to run next to.
             if len(variants) > 1 or role.cuts or allocates or tied:
                 begins = rows.microbatch == first[rows.chunk] if allocates else np.zeros(len(rows), dtype=np.bool_)
                 apart = np.zeros(len(rows), dtype=np.bool_)
@@ -105,12 +106,15 @@ class TrainingStepWriter:
                     finals = set(turns.finals.values())
                 apart[[*finals, *tied]] = True
                 code = ((code * len(variants) + rows.microbatch % len(variants)) * 2 + begins) * 2 + apart
-            examples, which = first_uses(code)
+            unpaired = ~spec.schedule.paired(role.stage) if pairs else np.zeros(len(rows), dtype=np.bool_)
+            examples, which = first_uses(code * 2 + unpaired)
             blocks = []
             for row in examples.tolist():
                 kind, microbatch, chunk = rows.action(row)
                 cuts = self._cuts_of(role, chunk) if row in finals else ()
                 what = role.chunks[chunk][spec.variants[microbatch % len(variants)]]
+                if unpaired[row] and what.unpaired is not None:
+                    what = what.unpaired
                 begun = allocates and microbatch == int(first[chunk])
                 block = self.actions.block(kind, chunk, what, cuts, first=begun, tied=tied.get(row, frozenset()))
                 blocks.append(block)

@@ -31,6 +31,8 @@ def check_spec(spec: StepSpec) -> None:
                 f'role "{role.name}" has {len(role.chunks)} chunks of {min(map(len, role.chunks), default=0)} variants',
                 f"{schedule.name} has {schedule.chunks} chunks a stage, and variants go to {variants - 1}",
             )
+        if any(len(form.units) != len(chunk.units) for each in role.chunks for chunk in each for form in chunk.forms):
+            raise _mistake(f'role "{role.name}" has a chunk whose unpaired form has other units')
         _check_end(spec, role)
     splits = schedule.splits_backward
     for work in _works(spec):
@@ -42,7 +44,7 @@ def _works(spec: StepSpec) -> Iterator[Work]:
     seen: set[int] = set()
     for role in spec.roles:
         for each in role.chunks:
-            for chunk in each:
+            for chunk in (form for chunk in each for form in chunk.forms):
                 if id(chunk) in seen:
                     continue
                 seen.add(id(chunk))

@@ -110,7 +110,9 @@ def ends_alone(items: Sequence[Item]) -> bool:
 
 def _busy_axes(spec: StepSpec) -> set[str]:
     """Returns the axes with calls that run next to several units, and may hold up calls that run next to one."""
-    chunks = {id(chunk): chunk for role in spec.roles for variants in role.chunks for chunk in variants}
+    chunks = {
+        id(form): form for role in spec.roles for variants in role.chunks for chunk in variants for form in chunk.forms
+    }
     works = {id(unit.work): unit.work for chunk in chunks.values() for unit in chunk.units}
     items = [item for work in works.values() for item in (*work.forward, *work.recompute, *work.backward)]
     axes = {item.axis for item in items if isinstance(item, Call) and item.concurrent == "step"}

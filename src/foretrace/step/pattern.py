@@ -74,7 +74,10 @@ class PatternKey:
         for role in spec.roles:
             if role.cuts:
                 return None
-            numbers = tuple(tuple(_number(chunks, chunk) for chunk in variants) for variants in role.chunks)
+            numbers = tuple(
+                tuple(tuple(_number(chunks, form) for form in chunk.forms) for chunk in variants)
+                for variants in role.chunks
+            )
             roles.append((role.stage, numbers, _number(ends, role.end)))
         facts: dict[tuple[int, ActionKind], ActionFacts] = {}
         works = _WorkFacts(spec, contraction)

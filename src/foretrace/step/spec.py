@@ -97,6 +97,7 @@ class Call:
         seconds: Its duration where it was measured; otherwise the machine prices it.
         dtype: The dtype of its elements, where it is known.
         scope: The part of a layer with which CUDA graphs replay it.
+        returns: Whether an all-to-all takes rows from their experts back to the ranks of their tokens.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Call:
     seconds: float = UNPRICED
     dtype: str | None = None
     scope: GraphScope | None = None
+    returns: bool = False
 
 
 Item = Compute | Call | HostWork
@@ -177,9 +179,21 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkSpec:
-    """The units that a chunk of a stage runs for one microbatch, in the order of the forward."""
+    """The units that a chunk of a stage runs for one microbatch, in the order of the forward.
+
+    Attributes:
+        units: The units.
+        unpaired: The same units in actions that have none of another microbatch to run next to (`Schedule.paired`);
+            None: they do the same there.
+    """
 
     units: tuple[Unit, ...]
+    unpaired: ChunkSpec | None = None
+
+    @property
+    def forms(self) -> tuple[ChunkSpec, ...]:
+        """The chunk in paired actions and, where that differs, in unpaired ones."""
+        return (self,) if self.unpaired is None else (self, self.unpaired)
 
     @property
     def parameters(self) -> int:

@@ -363,8 +363,20 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
 
     Pieces that do the same are one object.
     """
-    placed: dict[int, Work] = {}
+    overlapped: dict[tuple[int, bool], Work] = {}
     known: dict[tuple[int, ...], ChunkSpec] = {}
+
+    def chunk_of(works: Sequence[tuple[Work, int]], offloads: int, *, paired: bool) -> ChunkSpec:
+        units = []
+        for work, layer in works:
+            key = id(work), paired
+            if key not in overlapped:
+                overlapped[key] = with_overlap(work, setting, paired=paired)
+            placed = overlapped[key]
+            units.append(Unit(placed, layer, offloaded=0 <= layer < offloads and placed.saved_bytes > 0))
+        unpaired = chunk_of(works, offloads, paired=False) if paired and pairs_actions(setting) else None
+        return ChunkSpec(tuple(units), unpaired)
+
     chunks = []
     last = len(setting.chunks) - 1
     for number, numbers in enumerate(setting.chunks):
@@ -378,12 +390,9 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
         offloads = max(setting.plan.offload_layers - earlier, 0)
         key = (min(offloads, len(body)), *(id(work) for work in (*first, *body, *final)))
         if key not in known:
-            for work in (*first, *body, *final):
-                if id(work) not in placed:
-                    placed[id(work)] = with_overlap(work, setting)
-            ends = [[Unit(placed[id(work)]) for work in end] for end in (first, final)]
-            layer_units = [_layer(placed[id(work)], at, offloads) for at, work in enumerate(body)]
-            known[key] = ChunkSpec((*ends[0], *layer_units, *ends[1]))
+            layers = [(work, at) for at, work in enumerate(body)]
+            ends = [[(work, -1) for work in end] for end in (first, final)]
+            known[key] = chunk_of([*ends[0], *layers, *ends[1]], offloads, paired=True)
         chunks.append(known[key])
     return chunks
 
@@ -401,17 +410,19 @@ def _role_name(stage: int) -> str:
     return f"stage {stage}"
 
 
-def _layer(work: Work, layer: int, offloads: int) -> Unit:
-    return Unit(work, layer, offloaded=layer < offloads and work.saved_bytes > 0)
+def with_overlap(work: Work, setting: Setting, *, paired: bool = True) -> Work:
+    """Returns a work without the collectives of groups of one, and with the concurrency that the plan asks for.
 
-
-def with_overlap(work: Work, setting: Setting) -> Work:
-    """Returns a work without the collectives of groups of one, and with the concurrency that the plan asks for."""
+    Args:
+        work: The work.
+        setting: The model under its plan.
+        paired: Whether an opposite action of another microbatch runs next to it.
+    """
     before = len(items := _listed(work.recompute, setting))
-    backward = _overlapped([*items, *_listed(work.backward, setting)], setting)
+    backward = _overlapped([*items, *_listed(work.backward, setting)], setting, paired=paired)
     return replace(
         work,
-        forward=tuple(_overlapped(_listed(work.forward, setting), setting)),
+        forward=tuple(_overlapped(_listed(work.forward, setting), setting, paired=paired)),
         recompute=tuple(backward[:before]),
         backward=tuple(backward[before:]),
     )
@@ -421,11 +432,17 @@ def _listed(items: Sequence[Item], setting: Setting) -> list[Item]:
     return [item for item in items if not isinstance(item, Call) or setting.mesh.size(item.axis) > 1]
 
 
-def _overlapped(items: Sequence[Item], setting: Setting) -> list[Item]:
+def pairs_actions(setting: Setting) -> bool:
+    """Returns whether actions that run next to one of another microbatch differ from those that do not."""
+    return setting.plan.moe_overlap and setting.mesh.ep > 1
+
+
+def _overlapped(items: Sequence[Item], setting: Setting, *, paired: bool) -> list[Item]:
     """Returns items whose collectives run next to what the plan says."""
-    if not (setting.plan.tp_overlap or setting.plan.moe_overlap):
+    phases = paired and pairs_actions(setting)
+    if not (setting.plan.tp_overlap or phases):
         return list(items)
-    if setting.plan.moe_overlap:
+    if phases:
         items = _in_phases(items)
     overlapped = list(items)
     for at, item in enumerate(items):
@@ -443,15 +460,14 @@ def _in_phases(items: Sequence[Item]) -> list[Item]:
     communication and its computation: the combine of one microbatch next to the attention of the other, a dispatch next
     to its experts (megatron/core/models/common/model_chunk_schedule_plan.py). Dispatch and combine move the same bytes
     both ways. So a pass takes as long if they run next to its own experts and its own attention: a combine of the
-    forward is put before attention, and calls of the backward stay where they are. Microbatches before and after the
-    steady state of the schedule, which have no other to run next to, are taken to overlap too.
+    forward is put before attention, and calls of the backward stay where they are.
     """
     front: list[Item] = []
     rest: list[Item] = []
     for item in items:
         if isinstance(item, Call) and item.axis == "ep" and item.collective == Collective.ALL_TO_ALL:
-            first = item.name.startswith("combine all-to-all")  # nothing but the name tells it from a dispatch
-            (front if first else rest).append(replace(item, concurrent="phase"))
+            combines = item.returns and item.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+            (front if combines else rest).append(replace(item, concurrent="phase"))
         else:
             rest.append(item)
     return [*front, *rest]

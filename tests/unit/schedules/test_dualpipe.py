@@ -55,3 +55,8 @@ def test_dualpipe_says_what_it_needs(stages: int, microbatches: int, message: st
 def test_dualpipe_v_says_what_it_needs() -> None:
     with pytest.raises(InputError, match="at least 6 microbatches, not 5"):
         make("dualpipe-v", 3, 5)
+
+
+def test_only_members_of_a_slot_are_paired() -> None:
+    schedule = make("dualpipe-v", 2, 4)
+    assert [int(schedule.paired(stage).sum()) for stage in range(2)] == [6, 6]

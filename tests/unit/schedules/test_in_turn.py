@@ -37,3 +37,18 @@ def test_looped_bfs_finishes_a_chunk_before_the_next() -> None:
 
 def test_looped_bfs_with_one_chunk_is_gpipe() -> None:
     assert lines(make("looped-bfs", 3, 5, chunks=1)) == lines(make("gpipe", 3, 5))
+
+
+def paired(schedule: Schedule) -> list[str]:
+    """Returns the paired actions of each stage."""
+    lists = [list(schedule.actions(stage)) for stage in range(schedule.stages)]
+    return [
+        " ".join(str(action) for (action,), is_paired in zip(actions, schedule.paired(stage), strict=True) if is_paired)
+        for stage, actions in enumerate(lists)
+    ]
+
+
+def test_actions_of_the_warmup_and_the_cooldown_are_not_paired() -> None:
+    assert paired(make("1f1b", 3, 4)) == ["B0 F3", "B0 F2 B1 F3", "B0 F1 B1 F2 B2 F3"]
+    assert paired(make("gpipe", 2, 3)) == ["", ""]
+    assert paired(make("1f1b", 1, 1)) == [""]

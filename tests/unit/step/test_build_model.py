@@ -161,11 +161,19 @@ def test_experts_that_no_other_rank_has_are_not_reduced() -> None:
     assert not bytes_of(assembled(2, Plan(8, ep=8), experts=8), "reduce expert gradients")
 
 
-def test_moe_overlap_takes_all_to_alls_out_of_the_way() -> None:
-    def took(overlap: bool) -> float:
-        return run(assembled(2, Plan(4, ep=4, moe_overlap=overlap), experts=4), call_s=200 * NS).step_time_s
+def test_moe_overlap_hides_all_to_alls_of_paired_microbatches() -> None:
+    def gain(microbatches: int, **pipeline: Any) -> float:
+        def took(overlap: bool) -> float:
+            plan = Plan(**pipeline, ep=4, gbs=4 * microbatches, moe_overlap=overlap)
+            return run(assembled(2, plan, experts=4), call_s=200 * NS).step_time_s
 
-    assert took(False) - took(True) > 6 * 200 * NS
+        return took(False) - took(True)
+
+    # Four calls of each of two layers. The first forward and the last backward have none to run next to.
+    each = 2 * 4 * 200 * NS
+    assert [gain(count, gpus=4) for count in (1, 2, 5)] == pytest.approx([0, each, 4 * each], abs=1e-12)
+    assert gain(8, gpus=8, pp=2, schedule="1f1b") > 0
+    assert gain(8, gpus=8, pp=2, schedule="gpipe") == pytest.approx(0, abs=1e-12)
 
 
 def test_a_tied_embedding_is_reduced_over_first_and_last_stage() -> None:

@@ -106,8 +106,8 @@ class ClosedForm:
         self._pricers: dict[int, UnitPricer] = {}
         self._works: dict[Plan, WorkCosts] = {}
         self._known_units = KnownUnits()
-        self._shapes: dict[tuple[Plan, int], _Shape] = {}
-        self._raw_shapes: dict[tuple[Plan, int], _Shape] = {}
+        self._shapes: dict[tuple[Plan, int, bool], _Shape] = {}
+        self._raw_shapes: dict[tuple[Plan, int, bool], _Shape] = {}
         self._ends: dict[Plan, EndCosts] = {}
 
     @cached_property
@@ -146,35 +146,39 @@ class ClosedForm:
             self._pricers[mesh.world] = UnitPricer(self.machine, mesh.world)
         return self._pricers[mesh.world].on(mesh)
 
-    def shape(self, plan: Plan, microbatches: int) -> _Shape:
-        """Returns the structure of a plan's step. `plan` is the simplest with the same one."""
-        key = plan, microbatches
+    def shape(self, plan: Plan, microbatches: int, *, pairs: bool) -> _Shape:
+        """Returns the structure of a plan's step. `plan` is the simplest with the same one.
+
+        With `pairs` units in paired actions are of other kinds than those in unpaired ones.
+        """
+        key = plan, microbatches, pairs
         if key not in self._shapes:
             name = self.sizes(plan).schedule if plan.pp > 1 else "1f1b"
             low, size, times = rounds(name, plan.pp, microbatches)
-            shape = self._raw_shape(plan, low)
+            shape = self._raw_shape(plan, low, pairs=pairs)
             chains = shape.chains
             if times:
-                chains = chains.grown(self._raw_shape(plan, low + size).chains, times)
+                chains = chains.grown(self._raw_shape(plan, low + size, pairs=pairs).chains, times)
             self._shapes[key] = replace(shape, chains=chains.longest())
         return self._shapes[key]
 
-    def _raw_shape(self, plan: Plan, microbatches: int) -> _Shape:
+    def _raw_shape(self, plan: Plan, microbatches: int, *, pairs: bool) -> _Shape:
         """Returns the structure of a step with all its chains."""
-        key = plan, microbatches
+        key = plan, microbatches, pairs
         if key not in self._raw_shapes:
             setting = self.setting(replace(plan, gbs=microbatches))
             shape = StepShape.of(setting)
-            numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in shape.kinds]
-            pieces = {piece: number for number, piece in enumerate(dict.fromkeys(shape.pieces))}
-            kinds_of_pieces = np.array([pieces[piece] for piece in shape.pieces])
-            units = np.zeros((len(pieces), max(numbers) + 1), dtype=np.int64)
-            for piece, number in pieces.items():
-                np.add.at(units[number], [numbers[kind] for kind in piece], 1)
+            paired = [tuple(shape.kinds[kind] for kind in piece) for piece in shape.pieces]
+            unpaired = [tuple(kind._replace(paired=not pairs) for kind in piece) for piece in paired]
+            pieces = {piece: number for number, piece in enumerate(dict.fromkeys([*paired, *unpaired]))}
+            kinds_of_pieces = np.array([[pieces[piece] for piece in form] for form in (unpaired, paired)])
+            numbers = [[self._kinds.setdefault(kind, len(self._kinds)) for kind in piece] for piece in pieces]
+            units = np.zeros((len(pieces), 1 + max(number for piece in numbers for number in piece)), dtype=np.int64)
+            for of_piece, kinds in zip(units, numbers, strict=True):
+                np.add.at(of_piece, np.array(kinds, dtype=np.int64), 1)
             batched = setting.schedule in BATCHED and not plan.pp_overlap
             chains = ActionChains.of(shape, kinds_of_pieces, batched=batched)
-            kinds = tuple(tuple(shape.kinds[kind] for kind in piece) for piece in pieces)
-            self._raw_shapes[key] = _Shape(chains, kinds, units, shape.schedule.chunks, shape.schedule.stages)
+            self._raw_shapes[key] = _Shape(chains, tuple(pieces), units, shape.schedule.chunks, shape.schedule.stages)
         return self._raw_shapes[key]
 
     def work(self, plan: Plan) -> WorkCosts:
@@ -218,10 +222,12 @@ class _Evaluation:
         counts = np.array([owner.sizes(table.plan(row)).microbatches for row in batches.tolist()])
         partly = table.gather("recompute_layers", lambda value: value is not None)
         partly &= table.gather("recompute", lambda value: value == "full")
-        rows, self.shape_of = combined(table.keys(*SHAPE)[1], counts[batch_of], partly.astype(np.int64))
+        pairs = table.column("moe_overlap") & (table.column("ep") > 1)
+        key = table.keys(*SHAPE)[1], counts[batch_of], partly.astype(np.int64), pairs.astype(np.int64)
+        rows, self.shape_of = combined(*key)
         microbatches = counts[batch_of[rows]].tolist()
         self.shapes = [
-            owner.shape(_simplest_shape(table.plan(row)), count)
+            owner.shape(_simplest_shape(table.plan(row)), count, pairs=bool(pairs[row]))
             for row, count in zip(rows.tolist(), microbatches, strict=True)
         ]
 

@@ -16,6 +16,7 @@ from foretrace.basics.arrays import Longs
 from foretrace.schedules import ActionKind
 from foretrace.schedules.schedule import StageActions
 from foretrace.search.planner.shapes import StepShape
+from foretrace.step.segments import OPENS
 
 MAX_STAGES: Final = 6
 """Stages whose chains are followed: the first and last two and those in the middle, which are mostly equal."""
@@ -67,7 +68,7 @@ class ActionChains:
 
         Args:
             shape: The schedule and its pieces.
-            kinds_of_pieces: The number of each piece's kind.
+            kinds_of_pieces: The number of each piece's kind in unpaired actions and in paired ones, `[2, pieces]`.
             batched: Whether computation waits for transfers, as in `schedules.pipeline`.
         """
         return _Finder(shape, kinds_of_pieces, batched).chains()
@@ -149,6 +150,7 @@ class _Finder:
     def __init__(self, shape: StepShape, kinds_of_pieces: Longs, batched: bool) -> None:
         self.schedule, self.batched = shape.schedule, batched
         self.piece_kind = kinds_of_pieces
+        self.paired = [shape.schedule.paired(stage).astype(np.int64) for stage in range(shape.schedule.stages)]
         self.width = KINDS * (int(kinds_of_pieces.max()) + 1)
         self.one_way = self.schedule.directions == 1
         self.stage_of, self.chunk_of = self.schedule.route(0)
@@ -213,7 +215,7 @@ class _Finder:
 
     def _code(self, stage: int, rows: StageActions) -> Longs:
         piece = self.schedule.piece[stage][rows.chunk]
-        return np.asarray(self.piece_kind[piece] * KINDS + rows.kind)
+        return np.asarray(self.piece_kind[self.paired[stage], piece] * KINDS + rows.kind)
 
     def _begins(self, place: int, stage: int, rows: StageActions) -> list[_End]:
         """Returns the ways to begin: with the stage's own first action, or after a microbatch has come forward."""
@@ -229,7 +231,8 @@ class _Finder:
                 begins.append(_End(row, nothing, 0, place, 1))
             piece = int(self.schedule.piece[stage, chunk])
             if piece and self.one_way:
-                counts = np.bincount(self.piece_kind[:piece] * KINDS + ActionKind.FORWARD, minlength=self.width)
+                microbatch = int(rows.microbatch[row])
+                counts = self._counts(piece, ActionKind.FORWARD, microbatch)
                 begins.append(_End(row, counts, int(self.crossings[piece]), 0, 0))
         return begins
 
@@ -242,7 +245,7 @@ class _Finder:
         finals = list(dict.fromkeys(rows.chunk[closing][::-1].tolist()))[::-1]
         row = int(closing[np.flatnonzero(rows.chunk[closing] == finals[0])[-1]])
         ends += [_End(row, nothing, 0, place, 0), _End(int(closing[-1]) - 1, nothing, 0, place, 1)]
-        opening = np.flatnonzero((rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT))
+        opening = np.flatnonzero(np.isin(rows.kind, OPENS))
         for chunk in dict.fromkeys((finals[0], finals[-1])):
             row = int(opening[np.flatnonzero(rows.chunk[opening] == chunk)[-1]])
             piece = int(self.schedule.piece[stage, chunk])
@@ -252,26 +255,31 @@ class _Finder:
         return ends
 
     def _backward_from(self, piece: int, microbatch: int) -> Longs:
-        """Returns the backward of a microbatch through all pieces before one, and what the first one's stage does then.
+        """Returns the backward of a microbatch through all pieces before one, and what the first one's stage does then."""
+        first = self.schedule.stage_actions[int(self.stage_of[0])]
+        row = self._row(0, ActionKind.BACKWARD, microbatch)
+        counts = self._counts(piece, ActionKind.BACKWARD, microbatch)
+        return counts + np.bincount(self._code(int(self.stage_of[0]), first)[row + 1 :], minlength=self.width)
+
+    def _counts(self, pieces: int, kind: ActionKind, microbatch: int) -> Longs:
+        """Returns the actions of a microbatch's forward or backward through the first pieces.
 
         Some stages divide the backward of a microbatch while others do not (DualPipeV). Schedules whose first stage
         divides none divide none at all.
         """
-        first = self.schedule.stage_actions[int(self.stage_of[0])]
-        row = self._backward_row(0, microbatch)
-        kinds = np.full(piece, ActionKind.BACKWARD, dtype=np.int64)
-        if (first.kind == ActionKind.BACKWARD_INPUT).any():
-            for number in range(piece):
-                rows = self.schedule.stage_actions[int(self.stage_of[number])]
-                kinds[number] = rows.kind[self._backward_row(number, microbatch)]
-        counts = np.bincount(self.piece_kind[:piece] * KINDS + kinds, minlength=self.width)
-        return counts + np.bincount(self._code(int(self.stage_of[0]), first)[row + 1 :], minlength=self.width)
+        divides = bool((self.schedule.stage_actions[int(self.stage_of[0])].kind == ActionKind.BACKWARD_INPUT).any())
+        paired, actions = np.zeros(pieces, dtype=np.int64), np.full(pieces, kind, dtype=np.int64)
+        if divides or (self.piece_kind[0] != self.piece_kind[1]).any():
+            for piece in range(pieces):
+                stage, row = int(self.stage_of[piece]), self._row(piece, kind, microbatch)
+                paired[piece], actions[piece] = self.paired[stage][row], self.schedule.stage_actions[stage].kind[row]
+        return np.bincount(self.piece_kind[paired, np.arange(pieces)] * KINDS + actions, minlength=self.width)
 
-    def _backward_row(self, piece: int, microbatch: int) -> int:
-        """Returns the row of a microbatch's backward, or of its input gradient, on the stage of a piece."""
+    def _row(self, piece: int, kind: ActionKind, microbatch: int) -> int:
+        """Returns the row of a microbatch's forward, or of its backward or input gradient, on the stage of a piece."""
         rows = self.schedule.stage_actions[int(self.stage_of[piece])]
         same = (rows.microbatch == microbatch) & (rows.chunk == self.chunk_of[piece])
-        same &= (rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_INPUT)
+        same &= np.isin(rows.kind, (ActionKind.FORWARD,) if kind == ActionKind.FORWARD else OPENS)
         return int(np.flatnonzero(same)[-1])
 
     def _messages(self, stage: int, *, whole: bool) -> tuple[int, int]:

@@ -32,12 +32,14 @@ class UnitKind(NamedTuple):
         number: The first of equal layers, by number; of multi-token prediction, the tables that it holds copies of.
         recomputed: Whether the layer is one of those that a stage recomputes; None: as the plan says for all.
         offloaded: Whether all its saved activations go to the host and back.
+        paired: Whether an opposite action of another microbatch runs next to it (`Schedule.paired`).
     """
 
     role: UnitRole
     number: int = 0
     recomputed: bool | None = None
     offloaded: bool = False
+    paired: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,16 +54,16 @@ class WorkCosts:
         """Finds the works of kinds that are not known yet; returns the items that have to be priced for them."""
         unknown = [kind for kind in kinds if kind not in self._units]
         self._new.update(zip(unknown, unit_works(self.setting, unknown), strict=True))
-        new = [work for work in self._new.values() if self._key(work) not in self._known.costs]
-        return self.prices.items([self._placed(work) for work in new], self.sharded)
+        new = [(kind, work) for kind, work in self._new.items() if self._key(kind, work) not in self._known.costs]
+        return self.prices.items([self._placed(kind, work) for kind, work in new], self.sharded)
 
     def learn(self) -> None:
         """Finds the costs of the kinds that were read."""
         works, self._new = self._new, {}
         for kind, work in works.items():
-            key = self._key(work)
+            key = self._key(kind, work)
             if key not in self._known.costs:
-                costs = self.prices.unit_costs(self._placed(work), self.launches, self.sharded)
+                costs = self.prices.unit_costs(self._placed(kind, work), self.launches, self.sharded)
                 self._known.costs[key] = work, costs
             self._units[kind] = self._known.costs[key][1]
             if kind.role == "layer":
@@ -74,12 +74,12 @@ class WorkCosts:
                 self._split[kind] = sum(map(self.prices.seconds, gathers)), sum(map(self.prices.seconds, reductions))
                 self._split_calls[kind] = next(iter(gathers), None), next(iter(reductions), None)
 
-    def _placed(self, work: Work) -> Work:
+    def _placed(self, kind: UnitKind, work: Work) -> Work:
         """Returns a work with the concurrency that the plan asks for."""
-        return with_overlap(work, self.setting)
+        return with_overlap(work, self.setting, paired=kind.paired)
 
-    def _key(self, work: Work) -> Hashable:
-        return id(work), *self._places
+    def _key(self, kind: UnitKind, work: Work) -> Hashable:
+        return id(work), kind.paired, *self._places
 
     @cached_property
     def _places(self) -> tuple[Hashable, ...]:
@@ -208,7 +208,8 @@ class WorkCosts:
             return 0.0
         if (use, kind) not in self._lost:
             layers = [each for each in self._units if each.role == "layer"]
-            body = self._units[max(layers, key=lambda each: each.number)]  # most models have most of these
+            # Most models have most of these.
+            body = self._units[max(layers, key=lambda each: (each.number, each.paired))]
             self._lost[use, kind] = 1 - 1 / self.prices.pricer.slower(body.kernels[kind], use)
         return self._lost[use, kind]
 

@@ -294,10 +294,10 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     if _fused(shape):
         if shape.dispatcher != "low_latency":
             items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
-        items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
+        items.append(replace(_to_all(shape, f"{name} all-to-all", phase, sent, there.way), returns=True))
     else:
         if shape.ep > 1:
-            items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
+            items.append(replace(_to_all(shape, f"{name} all-to-all", phase, sent, there.way), returns=True))
             items += _probabilities(shape, there, phase, name) if phase == INPUT else ()
         items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), sent, own, launches=2)))
     return tuple(items)

@@ -32,7 +32,7 @@ def shape_of(schedule: str | None, pp: int, vpp: int, microbatches: int) -> Step
 
 
 def chains_of(shape: StepShape, *, batched: bool = False) -> ActionChains:
-    return ActionChains.of(shape, np.arange(len(shape.pieces)), batched=batched)
+    return ActionChains.of(shape, np.tile(np.arange(len(shape.pieces)), (2, 1)), batched=batched)
 
 
 def ends_s(schedule: Schedule, seconds: np.ndarray) -> float:
