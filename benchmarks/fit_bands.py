@@ -4,7 +4,8 @@
 
 Predicts the development table of published runs (`$FORETRACE_SHARED` or `../shared`) and fits `WIDTHS` of
 simulation/model_error.py: the half widths, as logarithms, whose squares add up to how far whole steps were off, with
-those of prices. Runs of one model on one GPU count as one. Prints the widths, and how many measurements lie in bands
+those of prices. A group of n runs of one model on one GPU has a total weight of the
+root of n. Prints the widths, and how many measurements lie in bands
 whose widths were fitted without their model and GPU. `--bands` keeps the predictions in a file, and reads them from it.
 """
 

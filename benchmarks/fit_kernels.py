@@ -194,7 +194,9 @@ def _fit_stream(
     """A line through seconds over bytes (least squares of relative errors), its slope split into memory's part and the
     SMs' by how much longer the kernel takes when the clock is lowered."""
     own = [profile.kernels[i] for i in rows]
-    seconds, burst = profile.sustained_s[rows], profile.burst_s[rows]
+    # The model adds further launches that a kernel states.
+    more_s = efficiency(presets.gpu(PROFILE)).extra_launch_s * np.array([kernel.launches - 1 for kernel in own])  # type: ignore[union-attr]
+    seconds, burst = profile.sustained_s[rows] - more_s, profile.burst_s[rows] - more_s
     reads = np.array([float(kernel.read) for kernel in own])  # type: ignore[union-attr]
     moved = np.array([kernel.moved_bytes for kernel in own])
     columns = [np.ones(len(own)), moved - reads, reads] if apart else [np.ones(len(own)), moved]

@@ -129,7 +129,7 @@ def main() -> None:
         rates.append([title, *(rate_text(part, parts[part]) for part in PARTS if part != "bubble")])
     tables = [
         Table("Parts of five steps, in seconds of a rank", ["run", "measured", "predicted", "error", *PARTS], lines),
-        Table("What these come out at", ["run", *(part for part in PARTS if part != "bubble")], rates),
+        Table("Rates of these parts", ["run", *(part for part in PARTS if part != "bubble")], rates),
     ]
     print("\n".join(table.text() for table in tables))
     if options.update:

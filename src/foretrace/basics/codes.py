@@ -76,6 +76,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "bad-mesh": "Axis sizes, ranks and groups do not make a mesh.",
         "not-divisible": "Something cannot be divided evenly: GPUs, layers, heads, experts, batches.",
         "no-plans": "No combination of the values of a search is a plan that the software can launch.",
+        "beyond-launcher": "The launcher of the plan's software does not start this plan, which is hypothetical.",
         "recompute-saves-nothing": "The backward computes again what takes no memory to keep.",
         "uneven-stages": "Layers do not divide evenly, and were given to the parts of a pipeline as the message says.",
         "slow-stage": "A pipeline stage works for longer than the mean of all stages, and the others wait for it.",

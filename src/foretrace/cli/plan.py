@@ -172,7 +172,7 @@ _SEARCH_OPTIONS: Final = {
         ObjectiveChoice.STEP,
     ),
     "gap": Option(str, "--gap", "0.5%", "Stop once no plan is predicted to be faster than the best by more.", "0"),
-    "time": Option(str | None, "--time", "10s", "Stop after this time, and say what is left."),
+    "time": Option(str | None, "--time", "10s", "Simulate no plan after this time, and say what is left."),
     "top": Option(int, "--top", "N", "How many plans are listed.", 10),
     "tokens": Option(str | None, "--tokens", "15T", "With --days: the smallest of --gpus 512..8192 that meets them."),
     "days": Option(float | None, "--days", "60", "Days that the training of --tokens may take."),

@@ -86,11 +86,15 @@ class Node:
     nics: int
     launch_factor: float = 1.0
     """How many times as long as a usual x86 server its CPU takes to launch a kernel."""
+    torch_launch_factor: float | None = None
+    """The same for launches of plain PyTorch; None: as long."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_launch_factor(self.launch_factor)
+        check_launch_factor("launch_factor", self.launch_factor)
+        if self.torch_launch_factor is not None:
+            check_launch_factor("torch_launch_factor", self.torch_launch_factor)
         check_count("gpus", self.gpus)
         check_count("domain_gpus", self.domain_gpus)
         check_count("nics", self.nics)

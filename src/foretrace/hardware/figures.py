@@ -87,13 +87,13 @@ def check_figure(name: str, value: object, *, zero: bool = False) -> None:
 MAX_LAUNCH_FACTOR: Final = 100.0
 
 
-def check_launch_factor(value: object, where: str | None = None) -> None:
+def check_launch_factor(name: str, value: object, where: str | None = None) -> None:
     """Raises an error unless a host takes a hundredth to a hundred times as long for a launch as a usual one."""
     try:
         number = "" if isinstance(value, str | bytes) else value
         real_number(number, least=1 / MAX_LAUNCH_FACTOR, most=MAX_LAUNCH_FACTOR)
     except NumberError as error:
-        raise number_error(error, "launch_factor", value, where, "expected a factor such as 2.75x") from None
+        raise number_error(error, name, value, where, "expected a factor such as 2.75x") from None
 
 
 MAX_COUNTS: Final[Mapping[str, int]] = {

@@ -58,7 +58,18 @@ GPU_KEYS = (
     *_GROUNDS,
 )
 NIC_KEYS = (*_ABOUT, "rate", *_GROUNDS)
-NODE_KEYS = (*_ABOUT, "gpu", "gpus", "domain_gpus", "switched", "nic", "nics", "launch_factor", *_GROUNDS)
+NODE_KEYS = (
+    *_ABOUT,
+    "gpu",
+    "gpus",
+    "domain_gpus",
+    "switched",
+    "nic",
+    "nics",
+    "launch_factor",
+    "torch_launch_factor",
+    *_GROUNDS,
+)
 CLUSTER_KEYS = (*_ABOUT, "node", "nodes", "domain_gpus", "topology", "oversubscription", *_GROUNDS)
 
 Part = TypeVar("Part", Gpu, Nic, Node, Cluster)
@@ -154,17 +165,22 @@ def read_node(
         if "nic" in fields
         else _of(base).nic,
         nics=_count(fields, "nics", nics),
-        launch_factor=_launch_factor(fields, base),
+        **_launch_factors(fields, base),
     )
 
 
-def _launch_factor(fields: Fields, base: Node | None) -> float:
-    if "launch_factor" not in fields:
-        return base.launch_factor if base else 1.0
-    where = fields.where("launch_factor")
-    factor = parse_factor(fields.text("launch_factor", "1x"), where=where)
-    check_launch_factor(factor, where)
-    return factor
+def _launch_factors(fields: Fields, base: Node | None) -> dict[str, Any]:
+    """Reads how slow a node's CPU launches kernels; a factor without one for PyTorch serves both."""
+    factors: dict[str, Any] = {}
+    for name in ("launch_factor", "torch_launch_factor"):
+        if name in fields:
+            where = fields.where(name)
+            factors[name] = parse_factor(fields.text(name, "1x"), where=where)
+            check_launch_factor(name, factors[name], where)
+    if "launch_factor" not in factors and base is not None:
+        kept = {"launch_factor": base.launch_factor, "torch_launch_factor": base.torch_launch_factor}
+        factors = {**kept, **factors}
+    return factors
 
 
 def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name: str) -> Cluster:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foretrace.program.program import Program
     from foretrace.program.timeline import Timeline
     from foretrace.workload.setting import Setting
+    from foretrace.workload.stack import HostPace
 
 _PROGRAM_ERRORS = (
     *("invalid-program", "rendezvous-mismatch", "deadlock", "unknown-collective", "duplicate-name"),
@@ -206,9 +207,9 @@ class Input(ABC):
         """Returns the input with its recorded communication left to a machine to price."""
         return self
 
-    def with_launches(self, times: float, source: str) -> Self:
-        """Returns the input with a host that takes `times` as long for a launch, which `source` measured."""
-        del times, source
+    def on_host(self, pace: HostPace) -> Self:
+        """Returns the input with a host that launches kernels at another pace, where launches are not recorded."""
+        del pace
         return self
 
     @property

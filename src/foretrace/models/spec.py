@@ -193,10 +193,13 @@ def _attention(outer: Fields, hidden: int) -> SelfAttention | LatentAttention:
 
 
 def _mlp(fields: Fields) -> Mlp:
-    gated = fields.flag("gated", True)
+    gated = fields.flag("gated", "activation" not in fields or fields.text("activation", "") == "silu")
     activation = word(fields, "activation", "silu" if gated else "gelu", get_args(Activation))
-    flags = (fields.flag(name, False) for name in ("bias", "clamp"))
-    return Mlp(number(fields, "ffn"), gated, cast("Activation", activation), *flags)
+    bias, clamp = (fields.flag(name, False) for name in ("bias", "clamp"))
+    if clamp and not gated:
+        problem = "clamp limits gate and up, and this has no gate"
+        raise InputError("bad-value", problem, where=fields.where("clamp"), hint="leave it out, or say gated: yes")
+    return Mlp(number(fields, "ffn"), gated, cast("Activation", activation), bias, clamp)
 
 
 def _experts(fields: Fields) -> Experts:

@@ -1,8 +1,8 @@
 """Widens the band of a model's step by what its prices do not tell: how far whole predictions have been off.
 
-Prices have bands of their own. What no price knows is whether the step does what real software does. `WIDTHS` says how
-far that moves a step, by what the answer depends on, as found on published runs (`benchmarks/fit_bands.py`, which also
-says how bands hold for models and GPUs that were left out).
+Prices have bands of their own. They do not cover whether the step does what real software does. `WIDTHS` says how much
+each reason adds, fitted to published runs (`benchmarks/fit_bands.py`, which also tests bands on models and GPUs that were
+left out).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import nearest_version
 
 MIN_WARNED: Final = 0.15
-"""The least half width of the band of an answer with a warning, which is no part of it."""
+"""The smallest half width, as a logarithm, of the band of an answer with a warning. `band_parts` does not list it."""
 
 IDLE_HOST: Final = 0.5
 BUSY_HOST: Final = 0.9
-"""Shares of the step that launches take: below the first they do not set its length, from the second on they may; the
-count of launches may be off by up to the rest."""
+"""Host launches that fill less than `IDLE_HOST` of the step add nothing to the band. From `BUSY_HOST` on they add the
+full width, since the count of launches may be off. Both are judgements."""
 
 MANY_RING_RANKS: Final = 4
 """Ranks of context parallelism from which on published runs of torchtitan are slower than can be explained."""
@@ -64,12 +64,12 @@ class Reason:
     Attributes:
         name: What the answer depends on.
         width: Half of the central 90 % interval of the step, as a logarithm: as `benchmarks/fit_bands.py` prints it.
-        applies: Returns how far an answer depends on it: the share of the width that counts.
+        share: Returns how far an answer depends on it: the share of the width that counts.
     """
 
     name: str
     width: float
-    applies: Callable[[Predicted], float]
+    share: Callable[[Predicted], float]
 
 
 REASONS: Final = (
@@ -87,7 +87,7 @@ REASONS: Final = (
     Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
     Reason("lists of tensors", 0.85, lambda predicted: predicted.setting.stack.lists_tensors),
 )
-"""All reasons, each with its width and where it applies."""
+"""All reasons."""
 
 WIDTHS: Final[dict[str, float]] = {reason.name: reason.width for reason in REASONS}
 """The widths of reasons by name."""
@@ -119,7 +119,7 @@ def reasons(answer: Answer, setting: Setting, machine: Machine) -> dict[str, flo
         machine: Where it runs, with the placement of its ranks.
     """
     predicted = Predicted(answer, setting, machine)
-    shares = {reason.name: float(reason.applies(predicted)) for reason in REASONS}
+    shares = {reason.name: float(reason.share(predicted)) for reason in REASONS}
     return {name: share for name, share in shares.items() if share > 0}
 
 

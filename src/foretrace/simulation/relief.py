@@ -21,6 +21,8 @@ from foretrace.simulation.simulate import simulate_program
 from foretrace.step import build_step
 from foretrace.workload.layers import dropped_share
 from foretrace.workload.nearest_plans import option_words
+from foretrace.workload.rules.launchers import beyond_launcher
+from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.settle import MIN_DROPPED, settle
 from foretrace.workload.step_spec import step_spec
 
@@ -132,6 +134,7 @@ class _Search:
             self._changed = scenario.machine_for(build_step(step_spec(setting)), self._machine)
         self._domain_gpus = self._changed.needed_cluster().node.domain_gpus
         self._is_enough = _surely_fits
+        self._launches = beyond_launcher(PlanSizes.of(setting.model, self._plan)) is None
         self.nodes = 0
 
     def fitting(self) -> list[Plan]:
@@ -155,8 +158,10 @@ class _Search:
 
     def simulated(self, plan: Plan) -> Relief | None:
         """Returns what a plan makes of the step; None where it cannot be run or does not fit after all."""
+        from foretrace.simulation.simulate_input import on_host  # which imports this module
+
         try:
-            setting = self._settled(plan)
+            setting = on_host(self._settled(plan), self._machine)
             machine = self._for(plan, self._machine)
             answer = simulate_program(build_step(step_spec(setting)), machine, self._scenario, explain=False)
         except ForetraceError:
@@ -193,6 +198,8 @@ class _Search:
 
     def _fits(self, plan: Plan) -> bool:
         try:
+            if self._launches and beyond_launcher(PlanSizes.of(self._setting.model, plan)) is not None:
+                return False
             return self._is_enough(static_memory(self._settled(plan), self._for(plan, self._changed)))
         except ForetraceError:
             return False

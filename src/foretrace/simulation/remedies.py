@@ -53,8 +53,8 @@ class _Change:
     """A change as options of the job and what-ifs of the machine, all as texts.
 
     `part` is the part of the breakdown that it is aimed at. `microbatches` says how many times as many the step has.
-    `instead_of` names fields of the plan that it replaces, and `why` what it remedies. `otherwise` is tried where the
-    change does not fit into memory.
+    `instead_of` names fields of the plan that it replaces, and `why` what it remedies or takes for granted. `otherwise`
+    is tried where the change does not fit into memory. `always` changes are tried before all others.
     """
 
     part: str
@@ -64,6 +64,7 @@ class _Change:
     instead_of: tuple[str, ...] = ()
     why: str = ""
     otherwise: _Change | None = None
+    always: bool = False
 
     @property
     def option(self) -> str:
@@ -113,6 +114,7 @@ class _Trial:
         self._job, self._machine = on_machine(job, machine), machine
         self._scenario = scenario
         self._setting: Setting | None = job.setting()
+        self._launches = _is_launchable(self._setting)
         self._changed = scenario.machine_for(self._job.program(), machine)
         if answer is None or answer.timeline.graph.program is not self._job.program():
             answer = self._simulated(self._job.program(), {})
@@ -139,16 +141,17 @@ class _Trial:
             for change in (*every, *self._of_machine())
             if mean_s.get(change.part, 0.0) >= MIN_SHARE * step_s and not change.what_if.keys() & asked
         ]
-        useful.sort(key=lambda change: -mean_s[change.part])
+        useful.sort(key=lambda change: (not change.always, -mean_s[change.part]))
         useful = list({change.option: change for change in reversed(useful)}.values())[::-1]  # the larger part counts
+        if self._launches:
+            useful = [change for change in useful if self._may_be_launched(change)]
         return useful[: max(MIN_TRIED, MAX_NODES // len(self._before.timeline.graph))]
 
     def remedy(self, change: _Change) -> Remedy | None:
         """Returns what a change makes of the step; None where it cannot be made or does not fit."""
         try:
             with doing(f"trying {change.option}"):
-                job = self._job.with_options(**dict.fromkeys(change.instead_of)) if change.instead_of else self._job
-                job = job.read_options(change.options)
+                job = self._changed_job(change)
                 program = job.program() if change.options else self._before.timeline.graph.program
                 after = self._simulated(program, change.what_if)
         except ForetraceError:
@@ -168,6 +171,16 @@ class _Trial:
             _more_memory(self._before, after),
             change.why,
         )
+
+    def _changed_job(self, change: _Change) -> Input:
+        job = self._job.with_options(**dict.fromkeys(change.instead_of)) if change.instead_of else self._job
+        return job.read_options(change.options)
+
+    def _may_be_launched(self, change: _Change) -> bool:
+        try:
+            return not change.options or _is_launchable(self._changed_job(change).setting())
+        except ForetraceError:
+            return False
 
     def _fits(self, job: Input, after: Answer) -> bool:
         """Returns whether a changed job fits into memory; True where it is not a model, which states none."""
@@ -214,10 +227,9 @@ def _of_model(setting: Setting, machine: Machine, before: Answer) -> Iterator[_C
         yield from _pipelines(setting)
     words = {word for word in OVERLAPS if getattr(plan, f"{word}_overlap")}
     for word, part in OVERLAPS.items():
-        if word == "moe" and plan.pp > 1 and plan.vpp == 1:
-            continue  # Megatron-core overlaps two microbatches, which one chunk a stage does not have at once
         if word not in words:
-            yield _Change(part, {"overlap": ",".join(sorted({*words, word}))})
+            why = "all-to-alls taken to be as fast as alone" if word == "moe" else ""
+            yield _Change(part, {"overlap": ",".join(sorted({*words, word}))}, why=why)
     if not (setting.grad_overlap and setting.param_overlap):
         yield _Change("dp exposed", {"overlap": ",".join(sorted({*words, "grad", "param"}))})
     if plan.recompute == "full":
@@ -232,7 +244,7 @@ def _of_model(setting: Setting, machine: Machine, before: Answer) -> Iterator[_C
         yield _Change("ep exposed", {"dispatcher": "hybridep" if plan.ep > 8 else "deepep"})
     if setting.routing_of() > 1:
         why = f"the busiest expert rank receives {setting.routing_of():.3g} times the mean"
-        yield _Change("compute", {"routing": "1x"}, why=why)
+        yield _Change("compute", {"routing": "1x"}, why=why, always=True)
     if plan.cuda_graphs == "none":
         yield _Change("host", {"cuda_graphs": "full"})
     if plan.precision in ("bf16", "fp16"):
@@ -249,8 +261,7 @@ def _pipelines(setting: Setting) -> Iterator[_Change]:
     ]
     for vpp in dict.fromkeys((*chunks[:1], *chunks[-1:])):
         yield _Change("bubble", {"vpp": str(vpp)})
-    if not setting.stack.name.startswith("megatron"):  # which has no zero-bubble schedule
-        yield _Change("bubble", {"schedule": "zb-h1"})
+    yield _Change("bubble", {"schedule": "zb-h1"})
 
 
 def _other_layout(setting: Setting, before: Answer) -> Iterator[_Change]:
@@ -279,6 +290,16 @@ def _narrower(machine: Machine) -> Iterator[_Change]:
     gpu = machine.needed_cluster().gpu
     if "fp8" in gpu.peak_flops:
         yield _Change("compute", {"precision": "mxfp8" if gpu.architecture.startswith("Blackwell") else "fp8"})
+
+
+def _is_launchable(setting: Setting | None) -> bool:
+    """Returns whether the launcher of a model's software starts its plan; of other jobs nothing is known."""
+    if setting is None:
+        return True
+    from foretrace.workload.rules.launchers import beyond_launcher
+    from foretrace.workload.rules.sizes import PlanSizes
+
+    return beyond_launcher(PlanSizes.of(setting.model, setting.plan)) is None
 
 
 def _more_memory(before: Answer, after: Answer) -> int | None:

@@ -21,6 +21,7 @@ from foretrace.simulation.simulate import Executor, Explain, simulate_program
 if TYPE_CHECKING:
     from foretrace.inputs.base import Input, Unprofiled
     from foretrace.workload.setting import Setting
+    from foretrace.workload.stack import HostPace
 
 MAX_REPLAY_RATIO: Final = 3.0
 """How many times the recorded step its replay may take, or the reverse, before neither can be trusted."""
@@ -68,26 +69,31 @@ def on_machine(job: Input, machine: Machine) -> Input:
     """Returns a job as a machine runs it: with a cluster, communication is priced and a calibration sets the host."""
     if machine.cluster is None:
         return job
-    job, launches = job.priced(), _launches(machine)
-    return job if launches is None else job.with_launches(*launches)
+    job, pace = job.priced(), _pace(machine)
+    return job if pace is None else job.on_host(pace)
 
 
 def on_host(setting: Setting, machine: Machine) -> Setting:
-    """Returns a setting with the launches of a machine's host, as `on_machine` gives them to a job."""
-    launches = _launches(machine)
-    return setting if launches is None else setting.with_launches(*launches)
+    """Returns a setting with the pace of a machine's host, as `on_machine` gives it to a job."""
+    pace = _pace(machine)
+    return setting if pace is None else setting.on_host(pace)
 
 
-def _launches(machine: Machine) -> tuple[float, str] | None:
-    """Returns how many times as long as usual a host takes for a launch, and the source; None: as usual."""
+def _pace(machine: Machine) -> HostPace | None:
+    """Returns how fast a machine's host launches kernels; None: as usual."""
+    from foretrace.workload.stack import HostPace  # most jobs are not models, and start faster
+
     calibration = machine.calibration
     if calibration is None or calibration.host is None:
-        factor = 1.0 if machine.cluster is None else machine.cluster.node.launch_factor
-        return None if factor == 1 else (factor, f"host launches, {factor:g}x those of x86")
+        if machine.cluster is None or machine.cluster.node.launch_factor == 1:
+            return None
+        node = machine.cluster.node
+        return HostPace(node.launch_factor, f"host launches of {node.name}", node.torch_launch_factor)
     from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
 
     usual_s = (TORCH_EAGER if calibration.host.style == "eager" else TORCH_COMPILE).launch_s
-    return calibration.host.launch_s / usual_s, f"host launches, calibration {calibration.name}"
+    source = f"host launches, calibration {calibration.name}"
+    return HostPace(calibration.host.launch_s / usual_s, source)
 
 
 class _Question:
@@ -97,7 +103,11 @@ class _Question:
         self, job: Input, machine: Machine, scenario: Scenario, executor: Executor = "auto", folded: bool = True
     ) -> None:
         job, scenario = _with_gpu(job, scenario)
-        self.job = on_machine(job, machine)
+        cluster = scenario.what_if.get("cluster")
+        moved = machine if cluster is None else machine.changed({"cluster": cluster})
+        self.job = on_machine(job, moved)
+        self._before = on_machine(job, machine) if _pace(moved) != _pace(machine) else None
+        """The job on the machine as it is, where a what-if names another host."""
         self.machine = machine
         self.scenario = scenario
         self._changed = machine
@@ -114,6 +124,8 @@ class _Question:
             self._changed.cluster.check_fits(program.world, self.job.size_place)
         answer = self._run(program, self.scenario, explain)
         answer = replace(answer, diagnostics=(*self.job.diagnostics, *answer.diagnostics))
+        if self._before is not None:
+            answer = replace(answer, unchanged_step_time_s=self._step_s(self._before.program()))
         answer = self._with_model(answer, even_if_oom)
         answer = self._with_unprofiled(answer, program, explain)
         return self._with_baseline(answer)
@@ -177,6 +189,7 @@ class _Question:
             diagnostics=(
                 *answer.diagnostics,
                 *self._calibration_notes(setting),
+                *_launcher_notes(setting),
                 *host_notes(answer.timeline),
                 *stage_notes(answer.timeline),
             ),
@@ -311,6 +324,15 @@ class _Question:
             "waits for what is not understood here, or steps vary; what-ifs may be off by as much"
         )
         return (Diagnostic("warning", "replay-differs", text),)
+
+
+def _launcher_notes(setting: Setting) -> tuple[Diagnostic, ...]:
+    """Returns a note where the launcher of the plan's software does not start the plan."""
+    from foretrace.workload.rules.launchers import beyond_launcher
+    from foretrace.workload.rules.sizes import PlanSizes
+
+    beyond = beyond_launcher(PlanSizes.of(setting.model, setting.plan))
+    return () if beyond is None else (Diagnostic("note", "beyond-launcher", f"a hypothetical plan: {beyond}"),)
 
 
 def _with_gpu(job: Input, scenario: Scenario) -> tuple[Input, Scenario]:

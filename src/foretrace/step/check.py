@@ -44,11 +44,11 @@ def _works(spec: StepSpec) -> Iterator[Work]:
     seen: set[int] = set()
     for role in spec.roles:
         for each in role.chunks:
-            for chunk in (form for chunk in each for form in chunk.forms):
-                if id(chunk) in seen:
+            for form in (form for chunk in each for form in chunk.forms):
+                if id(form) in seen:
                     continue
-                seen.add(id(chunk))
-                for unit in chunk.units:
+                seen.add(id(form))
+                for unit in form.units:
                     if id(unit.work) not in seen:
                         seen.add(id(unit.work))
                         yield unit.work

@@ -35,13 +35,12 @@ REPLAYED: dict[CudaGraphs, tuple[GraphScope, ...]] = {
 """The parts of a layer that CUDA graphs replay; `full` replays everything."""
 
 LOOPED_LAUNCH = 0.25
-"""The host's time for a further kernel of a loop in C++, as a share of a launch from Python.
+"""Host time of each further kernel that one C++ loop launches, as a share of a launch from Python.
 
-On an H200's host (`benchmarks/gpu/experts`): 6.5 to 7.9 us, where launches of an eager model take 28 us on average.
-A tensor that the host handles in Python is taken to cost as much. For 64 experts, the host takes 1.2 ms forward and
-2.1 ms backward on a Grace CPU without counting launches (TransformerEngine issue 2897), which is 4 and 8 us an expert
-and product where a launch takes 31 us. So is a hook that Megatron-core runs for the gradient of each parameter
-(`_make_backward_post_hook`); that is a judgement.
+Measured on an H200's host (`benchmarks/gpu/experts`): 6.5 to 7.9 us against 28 us. A tensor of an expert that the host
+handles, and a hook of its gradient (Megatron-core's `_make_backward_post_hook`), are taken to cost as much, which is a
+judgement. For comparison, TransformerEngine issue 2897: 1.2 ms forward and 2.1 ms backward of a grouped layer of 64
+experts on a Grace CPU, launches left out.
 """
 
 LOOPED_PRODUCT = 0.5
@@ -49,8 +48,8 @@ LOOPED_PRODUCT = 0.5
 through Transformer Engine (SimuMax's, 80 and 160 groups) end at 8.6 to 9.1 us a group where their work would take 3 to
 5; that host is faster."""
 
-FORWARD_WEIGHT = 0.85
-OTHER_WEIGHT = 1.15
+FORWARD_WEIGHT = 0.855
+OTHER_WEIGHT = 1.1
 """The host's time for a launch of the forward, and of all others, as a multiple of the mean: autograd takes longer.
 
 Those of a small model on two hosts with an H200: 25.0 and 26.7 us, 20.9 and 32.6 us (`foretrace measure gpu`).
@@ -197,7 +196,7 @@ def cut_parts(units: Sequence[Sequence[Item]], cuts: Sequence[Cut]) -> list[list
 def count_launches(items: Sequence[Item], graphs: CudaGraphs) -> float:
     """Counts the host's launches of a unit's items; further kernels of a loop in C++ count as `LOOPED_LAUNCH`.
 
-    What CUDA graphs replay without a break is one launch.
+    A run of items that CUDA graphs replay counts as one launch.
     """
     if graphs == "full":
         return 0.0

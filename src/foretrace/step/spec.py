@@ -30,8 +30,8 @@ Concurrent = Literal["next", "previous", "phase", "step"]
 
 * `next`: the `Compute` that follows it. The items after that one wait for both.
 * `previous`: the `Compute` before it, with which it starts. The items after it wait for both.
-* `phase`: everything that follows it in its `Work`, up to the next collective of this kind that something is computed
-  before. What is computed after that one waits for it, and so does the next unit.
+* `phase`: the computation after it, until the next `phase` collective that follows a computation. Computation after that
+  collective, and the next unit, wait for this one.
 * `step`: everything that follows in the step. Only an end item with `after_reductions` waits for it.
 """
 

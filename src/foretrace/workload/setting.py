@@ -11,7 +11,7 @@ from foretrace.models.model import Model
 from foretrace.workload.plan import Plan
 from foretrace.workload.routing import layer_routing
 from foretrace.workload.rules.sizes import BOTH_ENDS
-from foretrace.workload.stack import Stack
+from foretrace.workload.stack import HostPace, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,9 @@ class Setting:
     layout: str = ""
     """The contents of every chunk, as Megatron-core's `pipeline_model_parallel_layout` has it."""
 
-    def with_launches(self, times: float, source: str) -> Setting:
-        """Returns the setting with a host that takes `times` as long for a launch as its stack usually does."""
-        stack = replace(self.stack, launch_s=self.stack.launch_s * times, launch_source=source)
-        return replace(self, stack=stack)
+    def on_host(self, pace: HostPace) -> Setting:
+        """Returns the setting with a host that launches kernels at another pace."""
+        return replace(self, stack=self.stack.on_host(pace))
 
     def routing_of(self, layer: int | None = None) -> float:
         """Returns the routing of a layer by number; without a number, that of the most uneven layer."""

@@ -19,7 +19,7 @@ from foretrace.workload.rules.idle_fields import IDLE
 from foretrace.workload.rules.sizes import BOTH_ENDS, PlanSizes
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
-from foretrace.workload.stacks import nearest_version
+from foretrace.workload.stacks import VERSIONS, nearest_version
 
 MIN_DROPPED: Final = 0.01
 """Share of a layer's kept activations that a recomputed part must drop to be worth it: fused attention drops the
@@ -155,12 +155,15 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
     if plan.schedule is None and plan.pp > 1:
         chosen.append(f"schedule {setting.schedule}")
+    if setting.model.has_experts and plan.ep > 1 and plan.dispatcher == "alltoall":
+        chosen.append("dispatcher alltoall")
     if plan.routing is None and setting.routing_of() > 1:
         chosen.append(f"--routing {setting.routing_of():g}x, tokens of the busiest expert rank over the mean")
     notes = [Diagnostic("note", "assumed", f"not given, taken: {'; '.join(chosen)}")] if chosen else []
     asked = None if plan.stack is None else nearest_version(plan.stack)
     if asked is not None:
-        text = f"version {asked} of {stack.name} is not known: taken as {stack.version}"
+        known = ", ".join(version.version for version in VERSIONS[stack.name])
+        text = f"version {asked} of {stack.name} is not known: taken as {stack.version} (known: {known})"
         notes.append(Diagnostic("warning", "nearest-version", text))
     notes += [Diagnostic("note", "uneven-stages", uneven)] if uneven else []
     if plan.schedule is not None and plan.pp > 1 and plan.vpp not in (1, setting.chunks_per_stage):
@@ -173,9 +176,15 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
     moe = setting.model.has_experts
     if setting.routing_of() > 1:
         most = "up to " * isinstance(setting.routing, tuple) + f"{setting.routing_of():g} times the mean"
-        notes.append(Diagnostic("note", "assumed", f"every expert rank is taken to be as busy as the busiest, {most}"))
+        text = f"every expert rank is taken to be as busy as the busiest, {most}: memory is an upper bound"
+        if plan.routing is None:
+            text += "; the factor is scaled from one run of DeepSeek-V3, and the band holds for it alone"
+        notes.append(Diagnostic("note", "assumed", text))
     if plan.moe_overlap and moe:
-        text = "all-to-alls run next to computation in phases, and are taken to be as fast as alone (moe overlap)"
+        text = (
+            "all-to-alls run next to computation in phases, and are taken to be as fast as alone (moe overlap): a "
+            "measured gain was smaller (docs/experts.md)"
+        )
         notes.append(Diagnostic("note", "assumed", text))
     if setting.model.mtp and setting.mtp_chunk % plan.pp != plan.pp - 1 and setting.schedule not in BOTH_ENDS:
         text = "the gradients of the embedding and of the copy that multi-token prediction has are not added up"

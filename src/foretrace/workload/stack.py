@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from foretrace.workload.plan import RecomputeModule
+
+
+@dataclass(frozen=True, slots=True)
+class HostPace:
+    """How fast a host launches kernels.
+
+    Attributes:
+        factor: How many times as long as usual a launch takes.
+        torch_factor: The same for plain PyTorch, where it differs.
+        source: Where that was learned.
+    """
+
+    factor: float
+    source: str
+    torch_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,8 @@ class Stack:
     copies_value: bool = False
     """Whether values are copied out of the joint projection before attention, so that it can be freed."""
     packs_sequences: bool = False
-    """Whether queries, keys and values are copied to where padding is left out, and the output back, padding or not."""
+    """Whether queries, keys and values are always copied out of padded sequences before attention, and the output
+    back."""
     pytorch_ring: bool = False
     """Whether context parallelism is PyTorch's ring attention, by all-gather or around the ring."""
     weight_first: bool = False
@@ -88,8 +104,8 @@ class Stack:
     fp8_scales: Literal["tensor", "rows"] = "tensor"
     """`fp8`: whether operands have one scale, or one for each row."""
     swizzles_scales: Literal["operands", "weights"] = "weights"
-    """Block-scaled products: whose scales a kernel puts in the order of tensor cores before the product. From
-    Transformer Engine 2.12 on, quantization writes those of activations and gradients in that order."""
+    """The operands whose block scales a separate kernel reorders for the tensor cores. From Transformer Engine 2.12 on,
+    quantization writes those of activations and gradients in that order."""
     router_launches: int = 8
     """Kernels of a router after its product: scores, top-k, masks, counts, the balance loss."""
     preprocess_launches: int = 2
@@ -100,7 +116,7 @@ class Stack:
     """Whether the router's probabilities travel in an all-to-all of their own, next to the tokens'."""
     pads_rows: bool = False
     """8-bit recipes behind NCCL's all-to-all: whether experts' rows are copied into padded ones, and back."""
-    clamps_eagerly: bool = False
+    separate_clamps: bool = False
     """Whether clamps before a gated activation, and biases of experts behind it, are operators of their own."""
     hybridep_sms: int = 16
     """SMs that HybridEP holds."""
@@ -133,6 +149,8 @@ class Stack:
     """Whether quantized weights are kept over the microbatches of a step, in both directions of products."""
     expandable_segments: bool = False
     """Whether its launcher lets the segments of PyTorch's allocator grow."""
+    launches_torch: bool = True
+    """Whether its launches are those of plain PyTorch, not of Transformer Engine's modules."""
     launch_source: str = ""
     """Whose the time of a launch is; "": this stack's."""
     version: str = ""
@@ -154,6 +172,11 @@ class Stack:
     def runs_transformer_engine(self) -> bool:
         """Whether products are Transformer Engine's: PyTorch's own do not add to accumulated gradients."""
         return self.fused_gradient_accumulation and self.runs_cudnn
+
+    def on_host(self, pace: HostPace) -> Stack:
+        """Returns the stack on a host that launches kernels at another pace."""
+        factor = pace.torch_factor if self.launches_torch and pace.torch_factor is not None else pace.factor
+        return replace(self, launch_s=self.launch_s * factor, launch_source=pace.source)
 
     def splits_parameters(self, zero: int) -> bool:
         """Returns whether data-parallel ranks hold only a part of parameters between steps, at a ZeRO stage."""

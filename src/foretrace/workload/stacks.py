@@ -53,6 +53,7 @@ TORCH_EAGER: Final = Stack(
     offloads_modules=True,
     early_stop=True,
     router_launches=12,
+    separate_clamps=True,
     clips_gradients=False,
     zero2_splits="parameters",
     sources=(
@@ -76,6 +77,7 @@ TORCH_COMPILE: Final = replace(
     recompute_modules=_WRAPPED_MODULES,
     offloads_modules=False,
     router_launches=4,
+    separate_clamps=False,
     sources=(
         "what is kept: torch/_functorch/partitioners.py, ban_recompute_materialized_backward (inputs of products are)",
         "loss: torch/_inductor, scatter upon a constant tensor becomes pointwise",
@@ -103,6 +105,7 @@ MEGATRON_CORE: Final = Stack(
     param_overlap=True,
     hides_tp_backward=True,
     launch_s=_EAGER_LAUNCH_S,
+    launches_torch=False,
     padded_vocab=128,
     copies_kv_heads=True,
     copies_value=True,
@@ -117,7 +120,7 @@ MEGATRON_CORE: Final = Stack(
     permute_launches=5,
     sends_probabilities=True,
     pads_rows=True,
-    clamps_eagerly=True,
+    separate_clamps=True,
     precision_aware_optimizer=True,
     keeps_quantized_weights=True,
     keeps_shared_inputs=True,
@@ -248,6 +251,7 @@ FSDP_COMPILE: Final = replace(
     rope="compiled",
     launch_s=_COMPILED_LAUNCH_S,
     router_launches=4,
+    separate_clamps=False,
     sources=(
         *_without(FSDP.sources, "launch"),
         "loss: not compiled (torchtitan/train.py of 2024: compiling it caused CUDA errors, turned off)",

@@ -459,8 +459,9 @@ def _in_phases(items: Sequence[Item]) -> list[Item]:
     Megatron-core runs a forward and a backward layer by layer in phases, each as long as the longer of its
     communication and its computation: the combine of one microbatch next to the attention of the other, a dispatch next
     to its experts (megatron/core/models/common/model_chunk_schedule_plan.py). Dispatch and combine move the same bytes
-    both ways. So a pass takes as long if they run next to its own experts and its own attention: a combine of the
-    forward is put before attention, and calls of the backward stay where they are.
+    both ways. So they may run next to the experts and the attention of their own pass instead: a combine of the forward
+    is put before attention, and calls of the backward stay where they are. A pair of passes takes as long, or longer if
+    a dispatch takes longer than the experts of one pass and shorter than those of the other.
     """
     front: list[Item] = []
     rest: list[Item] = []

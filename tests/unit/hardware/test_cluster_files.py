@@ -125,6 +125,17 @@ def test_the_host_is_that_of_the_base(tmp_path: Path) -> None:
     assert read(tmp_path, OWN_GPU).node.launch_factor == 1.0
 
 
+def test_a_factor_of_its_own_serves_pytorch_too_unless_it_has_one(tmp_path: Path) -> None:
+    def factors(text: str) -> tuple[float, float | None]:
+        node = read(tmp_path, f"based_on: gb200-nvl72\nnode: {{{text}}}\n").node
+        return node.launch_factor, node.torch_launch_factor
+
+    assert factors("nics: 2") == (2.75, 1.25)
+    assert factors("launch_factor: 2x") == (2.0, None)
+    assert factors("torch_launch_factor: 2x") == (2.75, 2.0)
+    assert factors("launch_factor: 3x, torch_launch_factor: 2x") == (3.0, 2.0)
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -148,9 +159,12 @@ def test_launches_that_cannot_be_meant(text: str, code: str, tmp_path: Path) -> 
     ("value", "code"), [("2", "bad-value"), (True, "bad-value"), (None, "bad-value"), (0.0, "out-of-range")]
 )
 def test_launches_of_nodes_made_in_python_are_checked(value: Any, code: str) -> None:
-    with pytest.raises(InputError) as refused:
-        replace(presets.node("dgx-h100"), launch_factor=value)
-    assert refused.value.code == code
+    for name in ("launch_factor", "torch_launch_factor"):
+        if value is None and name == "torch_launch_factor":
+            continue
+        with pytest.raises(InputError) as refused:
+            replace(presets.node("dgx-h100"), **{name: value})
+        assert refused.value.code == code
 
 
 def test_networks_may_write_their_ratio(tmp_path: Path) -> None:

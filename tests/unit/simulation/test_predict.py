@@ -18,6 +18,8 @@ from foretrace.readings.answer.memory_fit import MemoryFit
 from foretrace.readings.answer.model_figures import ModelFigures, peak_flops
 from foretrace.readings.scenario import Scenario
 from foretrace.step.spec import CudaGraphs
+from foretrace.workload.stack import HostPace
+from foretrace.workload.stacks import stack
 
 PLAN = Plan(gpus=16, tp=2, pp=2, gbs=32, mbs=1, recompute="full")
 
@@ -168,6 +170,22 @@ def test_the_same_twice(answer: Answer) -> None:
     again = simulate(model("Llama-3-8B", PLAN), Machine("H100", prices="model"))
     assert again.step_time_s == answer.step_time_s
     assert again.step_time_band_s == answer.step_time_band_s
+
+
+def test_a_what_if_of_another_cluster_takes_its_host() -> None:
+    plan = Plan(gpus=1, gbs=1, seq_len=512, stack="megatron-core")
+    h100, gb200 = Machine("h100-dgx", prices="model"), Machine("gb200-nvl72", prices="model")
+    answer = simulate(model("llama3.2-1b", plan), h100, Scenario(what_if={"cluster": "gb200-nvl72"}), explain=False)
+    assert answer.step_time_s == simulate(model("llama3.2-1b", plan), gb200, explain=False).step_time_s
+    assert answer.unchanged_step_time_s == simulate(model("llama3.2-1b", plan), h100, explain=False).step_time_s
+
+
+def test_grace_launches_pytorch_s_kernels_faster_than_those_of_transformer_engine() -> None:
+    node = hardware.cluster("gb200-nvl72").node
+    assert node.torch_launch_factor is not None
+    pace = HostPace(node.launch_factor, "", node.torch_launch_factor)
+    for name, factor in (("torch-eager", 1.25), ("fsdp-compile", 1.25), ("megatron-bridge", 2.75)):
+        assert stack(name).on_host(pace).launch_s == pytest.approx(factor * stack(name).launch_s)
 
 
 def test_a_slower_host_slows_a_step_that_launches_decide() -> None:

@@ -12,6 +12,7 @@ from foretrace.basics.files import GivenPath
 from foretrace.inputs.base import Input
 from foretrace.models.model import Model
 from foretrace.workload.plan import Plan
+from foretrace.workload.stack import HostPace
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
@@ -53,7 +54,7 @@ class ModelInput(Input):
         )
         self._cluster = cluster
         self._diagnostics = diagnostics
-        self._launches: tuple[float, str] | None = None
+        self._pace: HostPace | None = None
         self._setting: Setting | None = None
 
     @classmethod
@@ -159,10 +160,10 @@ class ModelInput(Input):
         plan = self.plan
         return self.with_options(gpus=plan.tp * plan.cp * plan.pp * size)
 
-    def with_launches(self, times: float, source: str) -> Self:
-        """Returns the model with a host that takes `times` as long for a launch as its stack usually does."""
+    def on_host(self, pace: HostPace) -> Self:
+        """Returns the model with a host that launches kernels at another pace."""
         changed = copy(self)
-        changed._launches = times, source
+        changed._pace = pace
         changed._program = changed._setting = None
         return changed
 
@@ -175,7 +176,7 @@ class ModelInput(Input):
                 setting = settle(self.model, self.plan)
             except ForetraceError as error:
                 raise error.at(self._job_file) from None
-            self._setting = setting if self._launches is None else setting.with_launches(*self._launches)
+            self._setting = setting if self._pace is None else setting.on_host(self._pace)
         return self._setting
 
     def build_program(self) -> Program:

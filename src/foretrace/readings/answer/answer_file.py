@@ -77,7 +77,7 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         memory = memory_fit(answer, process)
         return replace(answer, model=ModelFigures(**figures, memory=memory))
     except ForetraceError as error:
-        raise error if error.where else located(error, str(path)) from None
+        raise error if str(path) in str(error.where) else located(error, str(path)) from None
     except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
         problem = f"the header of the answer cannot be read: {shown(str(error))}"
         raise InputError("damaged-file", problem, where=str(path)) from None

@@ -202,8 +202,13 @@ def _node_facts(node: Node) -> list[tuple[str, str]]:
         ("  GPUs", f"{node.gpus} × {node.gpu.name}"),
         ("  joined by links", joined),
         ("  NICs", f"{node.nics} × {node.nic.name}, {_line_rate(node.nic)} each"),
-        *([("  host", f"a launch takes {node.launch_factor:g}x as long as on x86")] if node.launch_factor != 1 else []),
+        *([("  host", _host(node))] if node.launch_factor != 1 else []),
     ]
+
+
+def _host(node: Node) -> str:
+    torch = "" if node.torch_launch_factor is None else f", one of plain PyTorch {node.torch_launch_factor:g}x"
+    return f"a launch takes {node.launch_factor:g}x as long as usual on x86{torch}"
 
 
 def _gpu_facts(gpu: Gpu, head: str | None = None) -> list[tuple[str, str]]:

@@ -218,9 +218,14 @@ def _stack_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
     kept = " ".join(str(details[f"{what}_dtype"]) for what in ("parameter", "gradient", "optimizer_state"))
     hidden = [word for word, name in (("grads", "grad_overlap"), ("params", "param_overlap")) if details[name]]
     overlaps = "both" if len(hidden) == 2 else "".join(hidden) or "none"
-    versions = details["versions"]
-    known = f"{versions[0]} to {versions[-1]}" if isinstance(versions, tuple) and versions else "-"
-    return known, str(details["attention"]), str(details["pointwise"]), kept, str(details["zero"]), overlaps
+    return (
+        str(details["version"] or "-"),
+        str(details["attention"]),
+        str(details["pointwise"]),
+        kept,
+        str(details["zero"]),
+        overlaps,
+    )
 
 
 def _schedule_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
@@ -264,7 +269,7 @@ class _List:
 _LISTS: Final = {
     "stacks": _List(
         _stacks,
-        ("stack", "versions", "attention", "pointwise", "keeps", "ZeRO", "hides", "title"),
+        ("stack", "version", "attention", "pointwise", "keeps", "ZeRO", "hides", "title"),
         _stack_cells,
         (
             "keeps: dtypes of weights, gradients and optimizer state; hides: what runs next to computation",

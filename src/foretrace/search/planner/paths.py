@@ -255,7 +255,7 @@ class _Finder:
         return ends
 
     def _backward_from(self, piece: int, microbatch: int) -> Longs:
-        """Returns the backward of a microbatch through all pieces before one, and what the first one's stage does then."""
+        """Returns the backward of a microbatch through the pieces before one, and what their first stage does then."""
         first = self.schedule.stage_actions[int(self.stage_of[0])]
         row = self._row(0, ActionKind.BACKWARD, microbatch)
         counts = self._counts(piece, ActionKind.BACKWARD, microbatch)

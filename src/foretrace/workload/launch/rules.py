@@ -18,6 +18,7 @@ from foretrace.workload.constraints import broken
 from foretrace.workload.job_file import PlanValue
 from foretrace.workload.launch.arguments import MAX_COUNT, Arguments
 from foretrace.workload.plan import Plan
+from foretrace.workload.rules.launchers import asserted_problem
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.setting import Setting, settled_plan
 
@@ -271,8 +272,11 @@ class LaunchFormat:
     def problem(self, setting: Setting) -> str | None:
         """Returns in words why the framework cannot run a setting; None where it can."""
         missing = "; ".join(lack.message for lack in self.lacks(setting) if lack.is_essential)
-        if missing or setting.stack.name in (self.reads_as, *self.stacks):
-            return f"{self.title} cannot run this plan: {missing}" if missing else None
+        if missing:
+            return f"{self.title} cannot run this plan: {missing}"
+        if setting.stack.name in (self.reads_as, *self.stacks):
+            refused = asserted_problem(PlanSizes.of(setting.model, setting.plan))
+            return f"{self.title} cannot run this plan: {refused}" if refused else None
         # A plan of other software: this one may not divide heads or sequences in the same way.
         values = {name: launch_value(setting, name) for name in (*_SIZES, *ESSENTIAL)}
         plan = Plan(**values | {"stack": self.reads_as})  # type: ignore[arg-type]

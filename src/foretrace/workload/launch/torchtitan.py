@@ -30,6 +30,7 @@ from foretrace.workload.launch.rules import (
 )
 from foretrace.workload.plan import FULL_PRECISIONS
 from foretrace.workload.setting import Setting
+from foretrace.workload.stacks import FSDP_COMPILE_2025
 
 _TP: Final = "parallelism.tensor_parallel_degree"
 _CP: Final = "parallelism.context_parallel_degree"
@@ -342,8 +343,10 @@ def _read_dispatcher(reading: Reading) -> dict[str, PlanValue]:
 
 def _read_stack(reading: Reading) -> dict[str, PlanValue]:
     compiles = reading.flag(_COMPILE) or reading.flag(_OLD_COMPILE)
-    reading.has(_COMPONENTS)
-    return {"stack": "fsdp-compile" if compiles else "fsdp"}
+    compiles_loss = any("loss" in value.split(",") for value in reading.values(_COMPONENTS))
+    if not compiles:
+        return {"stack": "fsdp"}
+    return {"stack": f"fsdp-compile@{FSDP_COMPILE_2025.version}" if compiles_loss else "fsdp-compile"}
 
 
 def _compiles(setting: Setting) -> bool:

@@ -42,7 +42,7 @@ class Routed:
     """How many launches one kernel for all of them takes."""
     way: str | None = None
     """How tokens go there, where not by NCCL's all-to-all."""
-    fused: bool = False
+    fused_products: bool = False
     """Whether products of experts add biases, activate and quantize their results themselves."""
 
 
@@ -83,13 +83,10 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
         source="experts up out",
         weighted=True,
     )
-    eager = shape.stack.clamps_eagerly and not there.fused
-    if there.fused:
+    if there.fused_products:
         act = replace(act, forward=(), backward=())
-    if eager and moe.expert.clamp:
-        act = _clamped(shape, there, act)
     behind = [_combine(shape, there), residual(shape, "mlp residual")]
-    if eager and moe.expert.bias:
+    if moe.expert.bias and shape.stack.separate_clamps and not there.fused_products:
         behind = [_bias(shape, there), *behind]
     return [
         *in_graph(before, "router"),
@@ -110,9 +107,9 @@ def _preprocess(shape: Shape, moe: Experts) -> list[Piece]:
     """
     counts = moe.count * max(shape.ep, 1) * 8
     gathers: tuple[Item, ...] = ()
-    if shape.ep > 1 and not _fused(shape):
+    if shape.ep > 1 and not _sends_unsorted(shape):
         gathers = (Call("dispatch counts", FORWARD, Collective.ALL_GATHER, "ep", counts),)
-    launches = shape.stack.preprocess_launches if not _fused(shape) else FUSED_PREPROCESS_LAUNCHES
+    launches = shape.stack.preprocess_launches if not _sends_unsorted(shape) else FUSED_PREPROCESS_LAUNCHES
     read = shape.rows * moe.count
     counted = run(
         "dispatch preprocess", FORWARD, stream("fused", read, counts, launches=launches), syncs_host=_syncs(shape)
@@ -128,32 +125,21 @@ def _syncs(shape: Shape) -> bool:
     return shape.syncs and shape.dispatcher != "low_latency" and not fuses_experts(shape)
 
 
-def _clamped(shape: Shape, there: Routed, act: Piece) -> Piece:
-    """Adds clamps of gate and up before an activation, each an operator over strided halves, and joins them again.
-
-    megatron/core/transformer/moe/experts.py with `activation_func_clamp_value`: chunk, clamp, clamp, cat. Backward: two
-    clamps' gradients and the gradient of the split, a concatenation.
-    """
-    half = there.received * there.width * shape.size
-    forward = run("experts clamp", FORWARD, stream("clamp_gates", 4 * half, 4 * half, launches=3))
-    backward = run("experts clamp backward", INPUT, stream("clamp_gates_backward", 5 * half, 5 * half, launches=3))
-    return replace(act, forward=(forward, *act.forward), backward=(*act.backward, backward))
-
-
 def _bias(shape: Shape, there: Routed) -> Piece:
-    """Adds an expert's bias, times the router's probability, to each of its rows: in a loop over experts in Python.
+    """Adds an expert's bias, times the router's probability, to each of its rows.
 
     megatron/core/transformer/moe/experts.py, `_apply_bias`: a product and a sum for each expert, and a concatenation.
+    Where one kernel multiplies for all experts, one operator each is taken to serve all of them.
     Backward: products with probability and bias, two sums over rows, and a concatenation. Probabilities of DeepEP and
     HybridEP are in fp32, and so is everything that they are multiplied with.
     """
     elements = there.received * shape.hidden
-    wide = _fused(shape)
+    wide, loops = _sends_unsorted(shape), there.groups if shape.stack.separate_experts else 1
     forward, backward = (28 * elements, 40 * elements) if wide else (12 * elements, 16 * elements)
     kernel = "expert_bias_wide" if wide else "expert_bias"
     name = "experts bias"
     both = [
-        stream(kernel, moved // 2, moved // 2, launches=launches * there.groups + 1)
+        stream(kernel, moved // 2, moved // 2, launches=launches * loops + 1)
         for moved, launches in ((forward, 2), (backward, 4))
     ]
     return Piece(
@@ -244,7 +230,7 @@ def _padding(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
 
     HybridEP and DeepEP pad on the way (`pad_multiple`).
     """
-    if not (shape.quantized and shape.stack.pads_rows) or _fused(shape) or there.fused:
+    if not (shape.quantized and shape.stack.pads_rows) or _sends_unsorted(shape) or there.fused_products:
         return ()
     moved = there.received * shape.hidden * shape.size
     return (run(name, phase, stream(shape.own("copy"), moved, moved, launches=2)),)
@@ -263,7 +249,7 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
     arrived = math.ceil(there.sent * shape.routing) * row
     placed = there.received * row
     items: list[Item] = []
-    if _fused(shape):
+    if _sends_unsorted(shape):
         items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
         if shape.dispatcher != "low_latency":  # which writes by expert, at places that no count decides
             items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed)))
@@ -276,7 +262,7 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
             items += _probabilities(shape, there, phase, name) if phase == FORWARD else ()
     if shape.etp > 1:
         items.append(Call(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
-    if not _fused(shape) and shape.ep > 1 and there.groups > 1:
+    if not _sends_unsorted(shape) and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(_sort(shape), placed, placed, launches=2)))
     return tuple(items)
 
@@ -287,11 +273,11 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     arrived = math.ceil(there.sent * shape.routing) * row
     placed = there.received * row
     items: list[Item] = []
-    if not _fused(shape) and shape.ep > 1 and there.groups > 1:
+    if not _sends_unsorted(shape) and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(_sort(shape), placed, placed, launches=2)))
     if shape.etp > 1:
         items.append(Call(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
-    if _fused(shape):
+    if _sends_unsorted(shape):
         if shape.dispatcher != "low_latency":
             items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
         items.append(replace(_to_all(shape, f"{name} all-to-all", phase, sent, there.way), returns=True))
@@ -317,8 +303,8 @@ def _routing_map(shape: Shape, moe: Experts) -> tuple[Item, ...]:
     return (Call("dispatch routing map", FORWARD, Collective.ALL_GATHER, "ep", pairs),)
 
 
-def _fused(shape: Shape) -> bool:
-    """Whether the dispatcher takes tokens as they lie, and sums what comes back."""
+def _sends_unsorted(shape: Shape) -> bool:
+    """Returns whether the dispatcher takes tokens in their own order and sums what comes back."""
     return shape.dispatcher in ("deepep", "hybridep", "low_latency")
 
 
@@ -336,9 +322,9 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
     forward: list[Item] = []
     backward: list[Item] = []
     # Fused, the product of one way quantizes what the next one reads: up forward, down backward.
-    if shape.quantized and (up or not there.fused):
+    if shape.quantized and (up or not there.fused_products):
         forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, rows * k, there.launched)))
-    if shape.quantized and not (up and there.fused):
+    if shape.quantized and not (up and there.fused_products):
         backward.append(run(f"{name} quantize", INPUT, *quantize(shape, rows * n, there.launched)))
     weights = groups * n * k
     forward.append(
@@ -400,7 +386,7 @@ def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -
         layout,
         largest=_busiest(m, there),
         out=shape.out,
-        separate=shape.stack.separate_experts and not there.fused,
+        separate=shape.stack.separate_experts and not there.fused_products,
     )
 
 

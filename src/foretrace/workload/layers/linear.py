@@ -31,6 +31,9 @@ SCATTER_PARTS: Final = 4
 """`num_splits` of Transformer Engine's pipelined overlap."""
 
 
+_SCALED: Final = {"mxfp8": 32, "nvfp4": 16}
+"""Elements with a common scale of one byte, by precisions whose scales tensor cores want in an order of their own."""
+
 _AGAIN: Final = " quantize again"
 """Ends the name of the kernels that quantize an input for the weight gradient."""
 
@@ -109,8 +112,8 @@ def _by_rows(shape: Shape, layer: Linear, m: int) -> Piece:
     """Returns a linear layer whose operands have one scale for each row of the product that they are in.
 
     torchao (float8_linear.py, `matmul_with_hp_or_float8_args`) keeps the input in 16 bits and quantizes it, the weight
-    and the gradient once for each product: along the row that this product sums over. What tp gathers is in 16 bits
-    (torchtitan, parallelize.py), so that every rank quantizes all of it. Products of the backward add up in full
+    and the gradient once for each product: along the row that this product sums over. Collectives of tp
+    gather 16-bit values (torchtitan, parallelize.py), so that every rank quantizes all of them. Products of the backward add up in full
     precision, for which cuBLAS's product without scales is used and its result scaled after it (float8_python_api.py).
     That kernel follows the input gradient here; the one behind the weight gradient, of n * k elements, is left out.
     """
@@ -218,8 +221,8 @@ def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ..
     """From activations to operands, as they are and transposed, for the products of both ways.
 
     One scale per tensor is found by a pass of its own first (Transformer Engine's current scaling); scales of blocks
-    are found on the way, and take 1/32 of the elements. Weights are quantized once a step, not here. Of experts, each
-    one's tokens are quantized by launches of their own, in one loop in C++ (`split_quantize` of Transformer Engine).
+    are found on the way. Weights are quantized once a step, not here. Each expert's rows are quantized by `launches` of
+    their own, in one loop in C++ (Transformer Engine's `split_quantize`), those of nvfp4 by one for all experts.
     """
     read = elements * shape.size
     fused = shape.stack.pointwise == "fused"
@@ -230,8 +233,9 @@ def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ..
             stream(cast, read, 2 * elements, launches=launches, looped=True),
         )
     name = "quantize_block_both_fused" if fused and shape.precision == "fp8_block" else shape.own("quantize_mx")
-    written = 2 * elements * shape.operand_size * (1 + 1 / 32)
-    return (stream(name, read, written, launches=launches, looped=True),)
+    # fp8_block has four bytes for 128 elements, as many as mxfp8.
+    written = 2 * elements * (shape.operand_size + 1 / _SCALED.get(shape.precision, 32))
+    return (stream(name, read, written, launches=1 if shape.precision == "nvfp4" else launches, looped=True),)
 
 
 def _quantize_rows(shape: Shape, elements: int, row_elements: int) -> Kernel:
@@ -256,9 +260,9 @@ def swizzle_scales(shape: Shape, activations: int, weights: int, operands: int =
         weights: Elements of weights; 0 for a weight gradient, which has none.
         operands: How many operands are activations or gradients.
     """
-    if shape.precision not in ("mxfp8", "nvfp4"):
+    if shape.precision not in _SCALED:
         return ()
     all_operands = shape.stack.swizzles_scales == "operands"
-    scales = (weights + activations * all_operands) // 32
+    scales = (weights + activations * all_operands) // _SCALED[shape.precision]
     launches = operands * all_operands + (weights > 0)
     return (stream(shape.own("quantize_mx"), scales, scales, launches=launches),) if launches else ()

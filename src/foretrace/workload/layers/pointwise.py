@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foretrace.models.model import Mlp
 from foretrace.program.kernels import Kernel
+from foretrace.step.spec import Compute
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.shape import Shape
 
@@ -118,14 +119,28 @@ def activation(
         kept, wide = ((f"{source}.narrow", elements),), ((source, 2 * size),)
     if biased:  # the bias's gradient is the sum of the activation's
         backward = (*backward, stream("reduce", size, width * shape.size, rows=rows))
+    clamps, clamps_backward = _clamps(shape, mlp, name, size)
     return Piece(
         name,
-        (run(name, FORWARD, *forward),),
-        (run(f"{name} backward", INPUT, *backward, temporary_bytes=sum(whole for _, whole in wide)),),
+        (*clamps, run(name, FORWARD, *forward)),
+        (run(f"{name} backward", INPUT, *backward, temporary_bytes=sum(whole for _, whole in wide)), *clamps_backward),
         saved=kept,
         wide=wide,
         output_bytes=size,
     )
+
+
+def _clamps(shape: Shape, mlp: Mlp, name: str, size: int) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
+    """Returns the clamps of gate and up, `size` bytes each: operators over strided halves, which a copy joins again.
+
+    megatron/core/transformer/moe/experts.py with `activation_func_clamp_value`: chunk, clamp, clamp, cat. Backward: two
+    clamps' gradients and the gradient of the split, a concatenation.
+    """
+    if not (mlp.clamp and mlp.gated and shape.stack.separate_clamps):
+        return (), ()
+    forward = run(f"{name} clamp", FORWARD, stream("clamp_gates", 4 * size, 4 * size, launches=3))
+    back = run(f"{name} clamp backward", INPUT, stream("clamp_gates_backward", 5 * size, 5 * size, launches=3))
+    return (forward,), (back,)
 
 
 def _gated(

@@ -6,7 +6,7 @@ unless it is asked for more; plans beyond it are hypothetical and have no launch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -234,29 +234,7 @@ def _order_of_fsdp(sizes: JobSizes) -> Flag:
     return implies(_is_megatron(sizes) & (sizes.zero >= 2), sizes.is_word("rank_order", DEFAULT_ORDER))
 
 
-LAUNCH_CONSTRAINTS: Final = (
-    Constraint(
-        "vpp of an interleaved schedule",
-        "bad-plan",
-        ("vpp", "schedule"),
-        _chunks_given,
-        lambda sizes: f"{sizes.schedule} has several chunks a stage, but vpp is 1",
-    ),
-    Constraint(
-        "even stages of the launcher",
-        "bad-plan",
-        ("pp", "vpp"),
-        _even_stages,
-        lambda sizes: f"{sizes.layers} layers cannot be divided among {sizes.pieces} parts as {sizes.stack.name} asks",
-    ),
-    Constraint(
-        "tp needs sequence parallelism",
-        "bad-plan",
-        ("sequence_parallel", "tp"),
-        _split_sequences,
-        lambda sizes: f"tp is {sizes.tp} without sequence parallelism, which {sizes.stack.name} asks for here",
-        "Megatron-LM, arguments.py, asks for it of models with experts; torchtitan always splits sequences",
-    ),
+ASSERTED: Final = (
     Constraint(
         "tp overlap needs sequence parallelism",
         "bad-plan",
@@ -298,4 +276,52 @@ LAUNCH_CONSTRAINTS: Final = (
         "Megatron-Bridge: use_tp_pp_dp_mapping does not go with Megatron-FSDP",
     ),
 )
-"""What launchers refuse of what can be simulated; checked after all other constraints, by a search only."""
+"""What the software itself refuses of what can be simulated."""
+
+LAUNCH_CONSTRAINTS: Final = (
+    Constraint(
+        "vpp of an interleaved schedule",
+        "bad-plan",
+        ("vpp", "schedule"),
+        _chunks_given,
+        lambda sizes: f"{sizes.schedule} has several chunks a stage, but vpp is 1",
+    ),
+    Constraint(
+        "even stages of the launcher",
+        "bad-plan",
+        ("pp", "vpp"),
+        _even_stages,
+        lambda sizes: f"{sizes.layers} layers cannot be divided among {sizes.pieces} parts as {sizes.stack.name} asks",
+    ),
+    Constraint(
+        "tp needs sequence parallelism",
+        "bad-plan",
+        ("sequence_parallel", "tp"),
+        _split_sequences,
+        lambda sizes: f"tp is {sizes.tp} without sequence parallelism, which {sizes.stack.name} asks for here",
+        "Megatron-LM, arguments.py, asks for it of models with experts; torchtitan always splits sequences",
+    ),
+    *ASSERTED,
+)
+"""What launchers do not start of what can be simulated, checked after all other constraints: a search rejects it."""
+
+
+def asserted_problem(sizes: PlanSizes) -> str | None:
+    """Returns in words what the software itself refuses of a plan; None: nothing."""
+    return _first_problem(sizes, ASSERTED)
+
+
+def beyond_launcher(sizes: PlanSizes) -> str | None:
+    """Returns in words what a plan has that the launcher of its software does not offer or refuses; None: nothing."""
+    launcher = launcher_of(sizes.stack)
+    for name in launcher.values:
+        value = getattr(sizes.plan, name)
+        if not launcher.offers(name, value):
+            return f"{launcher.title} does not have {name} {'on' if value is True else value}"
+    refused = _first_problem(sizes, LAUNCH_CONSTRAINTS)
+    return None if refused is None else f"{launcher.title} refuses it: {refused}"
+
+
+def _first_problem(sizes: PlanSizes, constraints: Iterable[Constraint]) -> str | None:
+    problems = (constraint.problem(sizes) for constraint in constraints)
+    return next((problem for problem in problems if problem is not None), None)

@@ -264,13 +264,13 @@ def test_clamps_of_gates_are_operators_of_their_own() -> None:
     """Forward: two clamps read and write half of a row of 2 x 512 each, cat all of it. Backward: half of that more."""
     work = _work(setting(GPT_OSS, ep=8))
     half = TOKENS * 4 * 512 * 2
-    assert _streams_of(work, "experts clamp") == [
+    assert _streams_of(work, "experts activation clamp") == [
         Stream("clamp_gates", 4 * half, 4 * half, launches=3),
         Stream("clamp_gates_backward", 5 * half, 5 * half, launches=3),
     ]
     names = [item.name for item in work.forward]
-    assert names.index("experts clamp") < names.index("experts activation")
-    assert not _streams_of(_work(setting(MIXTURE, ep=8)), "experts clamp")
+    assert names.index("experts activation clamp") < names.index("experts activation")
+    assert not _streams_of(_work(setting(MIXTURE, ep=8)), "experts activation clamp")
 
 
 @pytest.mark.parametrize(
@@ -288,9 +288,9 @@ def test_biases_of_experts_are_added_in_a_loop(dispatcher: str, name: str, forwa
 
 
 def test_stacks_that_fuse_clamps_and_biases_have_no_operators_for_them() -> None:
-    for name, precision in (("fsdp", "bf16"), ("megatron-bridge@26.06", "mxfp8")):
+    for name, precision in (("fsdp-compile", "bf16"), ("megatron-bridge@26.06", "mxfp8")):
         work = _work(setting(GPT_OSS, name, ep=8, precision=precision))
-        assert not _streams_of(work, "experts clamp") and not _streams_of(work, "experts bias")
+        assert not _streams_of(work, "experts activation clamp") and not _streams_of(work, "experts bias")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,28 @@ def test_gates_of_experts_are_weighted_by_compiled_code(width: int, clamp: bool,
     layer = Layer(SelfAttention(16, 4, 64), moe)
     for degrees in ({}, {"tp": 2, "etp": 2}):
         work = layer_work(setting(MIXTURE, ep=4, **degrees), layer, 0)
-        assert [one.name for one in _streams_of(work, "experts activation")] == [forward, backward]
+        gates = [one.name for one in _streams_of(work, "experts activation") if not one.name.startswith("clamp")]
+        assert gates == [forward, backward]
+
+
+def test_gates_of_dense_layers_and_shared_experts_are_clamped_too() -> None:
+    mlp = Mlp(512, True, "silu", clamp=True)
+    shared = Experts(64, 6, Mlp(512, True, "silu"), shared=mlp)
+    for feed_forward, tokens, name in ((mlp, TOKENS, "mlp"), (shared, TOKENS, "shared experts")):
+        work = layer_work(setting(MIXTURE, ep=4), Layer(SelfAttention(16, 4, 64), feed_forward), 0)
+        half = tokens * 512 * 2
+        assert _streams_of(work, f"{name} activation clamp") == [
+            Stream("clamp_gates", 4 * half, 4 * half, launches=3),
+            Stream("clamp_gates_backward", 5 * half, 5 * half, launches=3),
+        ]
+
+
+def test_nvfp4_has_a_scale_for_16_elements_and_one_kernel_for_all_experts() -> None:
+    work = _work(setting(MIXTURE, ep=8, precision="nvfp4"))
+    up = next(one for one in _streams_of(work, "experts up quantize") if one.read)
+    elements = up.read / 2
+    assert up.launches == 1
+    assert up.write == 2 * elements * (1 / 2 + 1 / 16)
 
 
 def test_gates_of_dense_layers_are_not_weighted() -> None:
