@@ -79,13 +79,13 @@ REASONS: Final = (
     Reason("context parallelism", 0.10, lambda predicted: predicted.setting.plan.cp > 1),
     Reason(
         "PyTorch's ring over 4 ranks or more",
-        0.70,
+        0.71,
         lambda predicted: predicted.setting.plan.cp >= MANY_RING_RANKS and predicted.setting.stack.pytorch_ring,
     ),
     Reason("host", 0.26, lambda predicted: min(max((predicted.host_busy - IDLE_HOST) / (BUSY_HOST - IDLE_HOST), 0), 1)),
     Reason("experts across nodes", 0.32, lambda predicted: predicted.experts_leave_domain),
     Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
-    Reason("lists of tensors", 0.85, lambda predicted: predicted.setting.stack.lists_tensors),
+    Reason("lists of tensors", 0.86, lambda predicted: predicted.setting.stack.lists_tensors),
 )
 """All reasons."""
 
