@@ -117,6 +117,8 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="write docs/known-runs.md")
     options = parser.parse_args()
     runs = [run for run in known_runs() if options.only.lower() in run.run.lower()]
+    if not runs:
+        parser.error(f"no run has {options.only} in its name")
     check_rows(runs)
     outcomes = [outcome_of(run) for run in runs]
     table = Table(f"Known runs, {WITH if installed() else WITHOUT}", HEAD, [outcome.cells for outcome in outcomes])

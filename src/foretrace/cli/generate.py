@@ -93,7 +93,7 @@ def command(
     if format_ == Format.AICB:
         generated = generate_aicb(job, on, output, exposed_only=exposed_only)
     elif format_ == Format.PROGRAM:
-        generated = generate_program(job, output, detail.value)
+        generated = generate_program(job, on, output, detail.value)
     else:
         answer, generated = generate_answer(job, on, even_if_oom=even_if_oom)
         write_traces(answer, output, None)

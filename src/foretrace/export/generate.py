@@ -27,7 +27,7 @@ from foretrace.program.file import save
 from foretrace.readings.answer.model_figures import peak_flops
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import simulate_program
-from foretrace.simulation.simulate_input import simulate_input
+from foretrace.simulation.simulate_input import on_machine, simulate_input
 from foretrace.step import StepSpec, build_step
 from foretrace.workload.step_spec import step_spec
 
@@ -85,7 +85,7 @@ class GeneratedFile:
 
 def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: bool = False) -> GeneratedFile:
     """Writes a SimAI/AICB workload; without a cluster its computation has no times."""
-    setting, kernels, times = _setting(job), None, "computation not priced"
+    setting, kernels, times = _setting(on_machine(job, machine)), None, "computation not priced"
     if machine.cluster is not None:
         gpu = machine.cluster.gpu
         peak_flops(gpu, setting.plan.precision)  # an error where the GPU has no such units
@@ -125,9 +125,11 @@ def _file_step(setting: Setting, made: Generated, machine: Machine, *, exposed_o
     return FileStep(times[0][1], times[-1][1], tuple(changes), options, ",".join(overlap), overlapped_s)
 
 
-def generate_program(job: Input, path: Path, detail: Literal["segment", "kernel"] = "segment") -> GeneratedFile:
-    """Writes a program of Foretrace, in which nothing is priced."""
-    program = build_step(step_spec(_setting(job)), detail=detail)
+def generate_program(
+    job: Input, machine: Machine, path: Path, detail: Literal["segment", "kernel"] = "segment"
+) -> GeneratedFile:
+    """Writes a program of Foretrace, in which nothing is priced but the machine's host."""
+    program = build_step(step_spec(_setting(on_machine(job, machine))), detail=detail)
     save(program, path)
     roles = f"{len(program.roles)} role{'' if len(program.roles) == 1 else 's'}"
     summary = f"{roles} of {program.world:,} ranks, {program.op_count:,} ops, not priced"

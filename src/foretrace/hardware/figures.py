@@ -84,11 +84,11 @@ def check_figure(name: str, value: object, *, zero: bool = False) -> None:
         raise number_error(error, name, value, None, "expected a figure in SI units: bytes, bytes/s, FLOP/s") from None
 
 
-MAX_LAUNCH_FACTOR: Final = 100.0
+MAX_LAUNCH_FACTOR: Final = 10.0
 
 
 def check_launch_factor(name: str, value: object, where: str | None = None) -> None:
-    """Raises an error unless a host takes a hundredth to a hundred times as long for a launch as a usual one."""
+    """Raises an error unless a host takes a tenth to ten times as long for a launch as a usual one."""
     try:
         number = "" if isinstance(value, str | bytes) else value
         real_number(number, least=1 / MAX_LAUNCH_FACTOR, most=MAX_LAUNCH_FACTOR)

@@ -1,15 +1,15 @@
 """Widens the band of a model's step by what its prices do not tell: how far whole predictions have been off.
 
 Prices have bands of their own. They do not cover whether the step does what real software does. `WIDTHS` says how much
-each reason adds, fitted to published runs (`benchmarks/fit_bands.py`, which also tests bands on models and GPUs that were
-left out).
+each reason adds, fitted to published runs (`benchmarks/fit_bands.py`, which also tests bands on models and GPUs that
+were left out).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import exp, hypot, log
+from math import exp, hypot, log, sqrt
 from typing import Final
 
 from foretrace.cost.machine import Machine
@@ -20,7 +20,7 @@ from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import nearest_version
 
 MIN_WARNED: Final = 0.15
-"""The smallest half width, as a logarithm, of the band of an answer with a warning. `band_parts` does not list it."""
+"""The smallest half width, as a logarithm, of the band of an answer with a warning."""
 
 IDLE_HOST: Final = 0.5
 BUSY_HOST: Final = 0.9
@@ -31,7 +31,10 @@ MANY_RING_RANKS: Final = 4
 """Ranks of context parallelism from which on published runs of torchtitan are slower than can be explained."""
 
 PRICES: Final = "prices"
-"""The part of a band that is the band of the prices; the other parts are reasons of `WIDTHS`."""
+"""The part of a band that is the band of the prices; the other parts are reasons of `WIDTHS`, and `WARNING`."""
+
+WARNING: Final = "a warning"
+"""The part that widens the band of an answer with a warning to `MIN_WARNED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,11 @@ REASONS: Final = (
     Reason("host", 0.26, lambda predicted: min(max((predicted.host_busy - IDLE_HOST) / (BUSY_HOST - IDLE_HOST), 0), 1)),
     Reason("experts across nodes", 0.32, lambda predicted: predicted.experts_leave_domain),
     Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
-    Reason("lists of tensors", 0.86, lambda predicted: predicted.setting.stack.lists_tensors),
+    Reason(
+        "lists of tensors",
+        0.86,
+        lambda predicted: predicted.setting.stack.lists_tensors and predicted.setting.splits_parameters,
+    ),
 )
 """All reasons."""
 
@@ -103,7 +110,9 @@ def with_model_error(answer: Answer, setting: Setting, machine: Machine) -> Answ
     for name, share in reasons(answer, setting, machine).items():
         parts.append(BandPart(name, exp(-share * WIDTHS[name]), exp(share * WIDTHS[name])))
     widths = [hypot(*(abs(log(part.low)) for part in parts)), hypot(*(log(part.high) for part in parts))]
-    if any(note.level == "warning" for note in answer.diagnostics):
+    if any(note.level == "warning" for note in answer.diagnostics) and min(widths) < MIN_WARNED:
+        missing = [sqrt(max(MIN_WARNED**2 - width**2, 0.0)) for width in widths]
+        parts.append(BandPart(WARNING, exp(-missing[0]), exp(missing[1])))
         widths = [max(width, MIN_WARNED) for width in widths]
     parts.sort(key=lambda part: -max(part.high, 1 / part.low))
     band = step_s * exp(-widths[0]), step_s * exp(widths[1])

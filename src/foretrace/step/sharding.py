@@ -192,8 +192,8 @@ class ShardedUnits:
     def _passes(self, work: Work, kind: ActionKind) -> int:
         """Returns how often an action gathers a unit.
 
-        A recomputed unit is gathered twice: before its recomputation and before its backward. DeepSpeed drops a tensor if
-        more than a billion parameters are used before it is needed again (`stage3_max_reuse_distance`).
+        A recomputed unit is gathered twice: before its recomputation and before its backward. DeepSpeed drops a tensor
+        if more than a billion parameters are used before it is needed again (`stage3_max_reuse_distance`).
         """
         return 2 if self.spec.listing is not None and kind in OPENS and work.recompute else 1
 

@@ -30,8 +30,8 @@ Concurrent = Literal["next", "previous", "phase", "step"]
 
 * `next`: the `Compute` that follows it. The items after that one wait for both.
 * `previous`: the `Compute` before it, with which it starts. The items after it wait for both.
-* `phase`: the computation after it, until the next `phase` collective that follows a computation. Computation after that
-  collective, and the next unit, wait for this one.
+* `phase`: the computation after it, until the next `phase` collective that follows a computation. Computation after
+  that collective, and the next unit, wait for this one.
 * `step`: everything that follows in the step. Only an end item with `after_reductions` waits for it.
 """
 

@@ -32,6 +32,31 @@ COLUMNS: Final = (
 _NEEDED: Final = ("id", "model", "gpu", "gpus")
 _MEASURED: Final = ("step_time_s", "step_time_derived_s")
 _GRADE: Final = "complete"
+_READ: Final = (
+    *_NEEDED,
+    *_MEASURED,
+    *(
+        _GRADE,
+        "family",
+        "layers",
+        "hidden",
+        "ffn_hidden",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "vocab",
+        "seq_len",
+        "mbs",
+        "gbs",
+    ),
+    *("experts", "topk", "gpus_per_node", "interconnect", "dtype", "tp", "pp", "vpp", "cp", "ep", "sp", "zero_fsdp"),
+    *("recompute", "overlap", "notes", "memory_gb", "memory_kind"),
+)
+_ABOUT: Final = (
+    *("source", "params_b", "dp", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu"),
+    *("other_sim", "other_sim_err_pct"),
+)
+"""Columns for a reader: nothing is predicted from or compared with them."""
 UNGRADED: Final = "A"
 """The grade of rows in a table that grades none: a user's own runs, of which all that matters is known."""
 _SEPARATORS: Final = {"semicolons": ";", "tabs": "\t", "bars": "|"}
@@ -225,6 +250,8 @@ def _read_csv(text: str, name: str) -> TrainingRuns:
             "bad-syntax", f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=COLUMNS
         ) from None
     notes = [] if _GRADE in columns else [f'there is no column "{_GRADE}": every row counts as grade {UNGRADED}']
+    unread = [_shown(column) for column in columns if column not in (*_READ, *_ABOUT)]
+    notes += [f"columns that are not read: {listed(unread, 8)}"] if unread else []
     return TrainingRuns(tuple(runs), tuple(skipped), (*notes, *_repeated_ids(runs)))
 
 

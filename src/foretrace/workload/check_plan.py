@@ -47,11 +47,15 @@ def check_plan(plan: Plan) -> Plan:
     if plan.zero is not None and (isinstance(plan.zero, bool) or plan.zero not in (0, 1, 2, 3)):
         raise InputError("bad-value", f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
     routing = tuple(plan.routing) if isinstance(plan.routing, tuple | list) else plan.routing
+    if routing == ():
+        raise InputError("bad-value", "routing is an empty list", hint="give a number, or one for each layer")
     for factor in routing if isinstance(routing, tuple) else () if routing is None else (routing,):
+        hint = "expected how many times the mean the busiest rank receives, 1 or more"
+        if isinstance(factor, str | bytes):
+            raise InputError("bad-value", f"routing is a text, {factor!r}", hint=hint)
         try:
-            real_number("" if isinstance(factor, str | bytes) else factor, least=1.0, most=MAX_ROUTING)
+            real_number(factor, least=1.0, most=MAX_ROUTING)
         except NumberError as error:
-            hint = "expected how many times the mean the busiest rank receives, 1 or more"
             raise number_error(error, "routing", factor, None, hint) from None
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
     documents = _numbers("documents", plan.documents)

@@ -101,7 +101,7 @@ def _read_plan(fields: Fields) -> dict[str, PlanValue]:
 
 def _routing(fields: Fields) -> float:
     text = fields.text("routing", "balanced")
-    factor = 1.0 if text == "balanced" else parse_factor(text, where=fields.where("routing"))
+    factor = 1.0 if text.lower() == "balanced" else parse_factor(text, where=fields.where("routing"))
     if factor < 1:
         hint = "the busiest expert rank over the mean: balanced, or e.g. 1.5x"
         raise InputError(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.models.model import Model
+from foretrace.models.model import Experts, Model
 from foretrace.schedules.registry import make
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
@@ -98,7 +98,13 @@ def _routing(sizes: PlanSizes) -> float | tuple[float, ...]:
     if sizes.ep == 1:
         return 1.0
     given = sizes.plan.routing
-    return assumed_routing(sizes.facts.experts, sizes.ep) if given is None else given
+    if given is None:
+        return assumed_routing(sizes.facts.experts, sizes.ep)
+    if not isinstance(given, tuple):
+        return given
+    # Layers without experts have none; multi-token prediction takes the most uneven of the others.
+    layers = zip(given, sizes.model.layers, strict=True)
+    return tuple(factor if isinstance(layer.feed_forward, Experts) else 1.0 for factor, layer in layers)
 
 
 def _with_dtypes(sizes: PlanSizes) -> Stack:
@@ -180,12 +186,12 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         if plan.routing is None:
             text += "; the factor is scaled from one run of DeepSeek-V3, and the band holds for it alone"
         notes.append(Diagnostic("note", "assumed", text))
-    if plan.moe_overlap and moe:
+    if plan.moe_overlap and moe and plan.ep > 1:
         text = (
             "all-to-alls run next to computation in phases, and are taken to be as fast as alone (moe overlap): a "
             "measured gain was smaller (docs/experts.md)"
         )
-        notes.append(Diagnostic("note", "assumed", text))
+        notes.append(Diagnostic("note", "not-modelled", text))
     if setting.model.mtp and setting.mtp_chunk % plan.pp != plan.pp - 1 and setting.schedule not in BOTH_ENDS:
         text = "the gradients of the embedding and of the copy that multi-token prediction has are not added up"
         notes.append(Diagnostic("note", "not-modelled", text))
@@ -245,6 +251,8 @@ def _idle(setting: Setting, sizes: PlanSizes) -> list[str]:
         ),
         (plan.dispatcher != "alltoall" and IDLE["dispatcher"](sizes), f"dispatcher {plan.dispatcher} (ep is 1)"),
         (plan.cuda_graphs == "router" and not moe, "cuda_graphs router (no experts)"),
+        (plan.moe_overlap and IDLE["moe_overlap"](sizes), f"moe overlap ({'ep is 1' if moe else 'no experts'})"),
+        (setting.stack.fp8_scales == "rows" and plan.precision != "fp8", f"scales of rows ({plan.precision})"),
         (plan.schedule is not None and IDLE["schedule"](sizes), f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and IDLE["sequence_parallel"](sizes), "sequence parallelism (tp is 1)"),
         *(

@@ -441,7 +441,7 @@ def nearest_version(name: str) -> str | None:
 
     A patch counts as its version: 26.04.01 is 26.04.
     """
-    asked = name.partition("@")[2].strip()
+    asked = name.lower().partition("@")[2].strip()
     if not asked:
         return None
     known = _number_of(stack(name).version) or ()

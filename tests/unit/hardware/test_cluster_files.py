@@ -115,7 +115,7 @@ def test_links_of_a_base_keep_their_rate(tmp_path: Path) -> None:
     assert (gpu.links, gpu.link_bytes_per_s) == (8, 200e9)
 
 
-@pytest.mark.parametrize(("text", "factor"), [("2x", 2.0), ("2.75", 2.75), ("50%", 0.5), ("100x", 100.0)])
+@pytest.mark.parametrize(("text", "factor"), [("2x", 2.0), ("2.75", 2.75), ("50%", 0.5), ("10x", 10.0)])
 def test_how_long_the_host_takes_for_a_launch(text: str, factor: float, tmp_path: Path) -> None:
     assert read(tmp_path, f"based_on: h100-dgx\nnode: {{launch_factor: {text}}}\n").node.launch_factor == factor
 
@@ -145,8 +145,8 @@ def test_a_factor_of_its_own_serves_pytorch_too_unless_it_has_one(tmp_path: Path
         ("0x", "out-of-range"),
         ("-2x", "out-of-range"),
         ("nan", "out-of-range"),
-        ("101x", "out-of-range"),
-        ("0.009x", "out-of-range"),
+        ("10.1x", "out-of-range"),
+        ("0.09x", "out-of-range"),
     ],
 )
 def test_launches_that_cannot_be_meant(text: str, code: str, tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ NEAR: Final = 1.25
 more option such as partial recomputation may be enough."""
 MAX_NEAR: Final = 400
 """Near misses that are estimated, those that lack least first: bounds of as many take a fraction of a second."""
+_OF_ALL_PLANS: Final = ("nearest-version", "uncertain", "field-ignored", "not-modelled")
+"""Codes of notes of the best plan that say something of the search."""
+
 MIN_TIME_S: Final = 1e-3
 """The time that is left to a search whose time is over: it simulates one plan."""
 
@@ -385,6 +388,7 @@ class _Search:
         order = listed.order()
         return replace(
             result,
+            diagnostics=(*self._notes_of(fitting.table.plan(best)), *result.diagnostics),
             best=listed.ranked(best),
             plans=tuple(listed.ranked(row) for row in order[: request.top]),
             indistinguishable=tuple(listed.ranked(row) for row in listed.indistinguishable()),
@@ -445,6 +449,15 @@ class _Search:
             text = f"{plans} not, as simulation shows"
             notes.append(Diagnostic("note", "refuted-plans", text))
         return tuple(notes)
+
+    def _notes_of(self, plan: Plan) -> list[Diagnostic]:
+        """Returns what the answer of the best plan would say of all plans: its software, and what has no effect."""
+        setting = self.closed_form.setting(plan)
+        notes = [note for note in setting.diagnostics if note.code in _OF_ALL_PLANS]
+        if self.request.plan.stack is None and "stack" not in self.request.axes:
+            text = f"not given, taken: software as {setting.stack.title}; {setting.stack.name} {setting.stack.version}"
+            notes.insert(0, Diagnostic("note", "assumed", text.strip()))
+        return notes
 
     def _near_misses(self, fitting: _Fitting) -> tuple[NearMiss, ...]:
         """Returns for each way of recomputing the fastest plan that nearly fits, and the change that saves it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, get_args
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError, shortened
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.models.model import Model
 from foretrace.program.kernels import DTYPE_BYTES
@@ -48,7 +48,7 @@ _FP8_FORMATS: Final = {"fp8": "hybrid", "fp8_block": "e4m3", "mxfp8": "e4m3"}
 _UNREAD: Final = {
     "window-size": "windows of attention are not read: give attention: window",
     "spec": "a specification of layers in code is not read: its layers are taken as standard ones",
-    "moe-expert-capacity-factor": "dropped and padded tokens are not modelled: experts are taken as balanced",
+    "moe-expert-capacity-factor": "dropped and padded tokens are not modelled; routing says how busy experts are",
 }
 """Options that change the work and are not followed."""
 TORCHRUN: Final = (
@@ -446,6 +446,14 @@ def _lack_of_param_overlap(setting: Setting) -> str | None:
 
 
 _ROUTER_SCOPE: Final = ("moe_router", "moe_preprocess")
+_LARGER_SCOPES: Final = {
+    "full": "partial: attention and routers",
+    "mlp": "partial: dense feed-forward parts are launched",
+    "moe": "partial: experts are launched",
+    "mamba": "partial: such layers are not modelled",
+}
+"""Scopes that no value of `cuda_graphs` is, with what is taken."""
+_SCOPES: Final = ("full_iteration", "attn", *_ROUTER_SCOPE, *_LARGER_SCOPES)
 
 
 def _write_cuda_graphs(setting: Setting) -> Options:
@@ -457,9 +465,20 @@ def _write_cuda_graphs(setting: Setting) -> Options:
 
 
 def _read_cuda_graphs(reading: Reading) -> dict[str, PlanValue]:
-    graphs = reading.text("cuda-graph-impl", "none")
+    graphs = reading.word("cuda-graph-impl", "none", ("none", "local", "transformer_engine"))
     older = reading.has("enable-cuda-graph", "external-cuda-graph")
-    scope = reading.values("cuda-graph-scope")
+    scope = [word for value in reading.values("cuda-graph-scope") for word in value.split(",")]
+    for word in scope:
+        if word not in _SCOPES:
+            problem = f'scope "{shortened(word)}" of CUDA graphs is not known'
+            raise InputError(
+                "unknown-name",
+                problem,
+                where=reading.args.where("cuda-graph-scope"),
+                hint=f"known: {', '.join(_SCOPES)}",
+            )
+        if word in _LARGER_SCOPES:
+            reading.say("replaced-option", f"graphs of {word} are taken as {_LARGER_SCOPES[word]}", "cuda-graph-scope")
     if "full_iteration" in scope:
         return {"cuda_graphs": "full"}
     if graphs == "none" and not older:
@@ -480,11 +499,21 @@ def _lack_of_dispatcher(setting: Setting) -> str | None:
     return None if setting.plan.dispatcher in known else f"Megatron-core has {', '.join(known)}"
 
 
+_DISPATCHERS: Final = ("alltoall", "allgather", "alltoall_seq", "flex")
+
+
 def _read_dispatcher(reading: Reading) -> dict[str, PlanValue]:
-    if reading.model is not None and reading.model.has_experts:
-        reading.has("moe-token-dispatcher-type")  # the backend says which
-    backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
-    return {"dispatcher": backend} if backend in ("deepep", "hybridep") else {}
+    """Reads how tokens go to experts: the backend counts only where the type of dispatcher is flex."""
+    usual = "deepep" if reading.has("moe-enable-deepep") else ""
+    backend = reading.word("moe-flex-dispatcher-backend", usual, ("", "deepep", "hybridep"))
+    kind = "flex" if backend else "alltoall"
+    if reading.model is None or reading.model.has_experts:
+        kind = reading.word("moe-token-dispatcher-type", kind, _DISPATCHERS)
+    if kind in ("allgather", "alltoall_seq"):
+        reading.say("replaced-option", f"dispatcher {kind}: taken as alltoall", "moe-token-dispatcher-type")
+    if kind != "flex":
+        return {}
+    return {"dispatcher": backend or "deepep"}
 
 
 def _lack_of_tp_overlap(setting: Setting) -> str | None:

@@ -21,6 +21,7 @@ from foretrace.workload.plan import Plan
 from foretrace.workload.rules.launchers import asserted_problem
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.setting import Setting, settled_plan
+from foretrace.workload.stacks import STACKS
 
 OptionValue: TypeAlias = "int | str | bool | tuple[str, ...] | None"
 """True and False are flags; None is an option at its off state, which configurations with defaults must write."""
@@ -304,14 +305,16 @@ def stack_rule(name: str, stacks: Mapping[str, str]) -> Rule:
         name: The stack that a file of the framework is read as.
         stacks: The stacks that the framework runs, with their titles.
     """
-    return Rule(
-        ("stack",),
-        lambda _: {},
-        lambda _: {"stack": name},
-        lambda setting: (
-            None if setting.stack.name in stacks else f"what runs is {' or '.join(dict.fromkeys(stacks.values()))}"
-        ),
-    )
+
+    def lack(setting: Setting) -> str | None:
+        stack = setting.stack
+        if stack.name not in stacks:
+            return f"what runs is {' or '.join(dict.fromkeys(stacks.values()))}"
+        if stack.version != STACKS[stack.name].version:
+            return f"what is installed decides; the file is read back as {STACKS[stack.name].version}"
+        return None
+
+    return Rule(("stack",), lambda _: {}, lambda _: {"stack": name}, lack)
 
 
 def _shown(setting: Setting, name: str) -> str:

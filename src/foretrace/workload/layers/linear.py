@@ -112,10 +112,10 @@ def _by_rows(shape: Shape, layer: Linear, m: int) -> Piece:
     """Returns a linear layer whose operands have one scale for each row of the product that they are in.
 
     torchao (float8_linear.py, `matmul_with_hp_or_float8_args`) keeps the input in 16 bits and quantizes it, the weight
-    and the gradient once for each product: along the row that this product sums over. Collectives of tp
-    gather 16-bit values (torchtitan, parallelize.py), so that every rank quantizes all of them. Products of the backward add up in full
-    precision, for which cuBLAS's product without scales is used and its result scaled after it (float8_python_api.py).
-    That kernel follows the input gradient here; the one behind the weight gradient, of n * k elements, is left out.
+    and the gradient once for each product: along the row that this product sums over. Collectives of tp gather 16-bit
+    values (torchtitan, parallelize.py), so that every rank quantizes all of them. Products of the backward add up in
+    full precision, by cuBLAS's product without scales, whose result a kernel scales (float8_python_api.py). That kernel
+    follows the input gradient here; the one behind the weight gradient, of n * k elements, is left out.
     """
     plain = linear(shape, replace(layer, quantized=False))
     name, n, k = layer.name, layer.n, layer.k

@@ -127,7 +127,7 @@ def _routing(sizes: PlanSizes) -> str | None:
 
 
 def _routing_of_ranks(sizes: PlanSizes) -> str | None:
-    """The busiest rank receives no more than all tokens, or a copy for each of its experts."""
+    """Returns the problem if a routing factor exceeds what one expert rank can receive."""
     given, ranks = sizes.plan.routing, sizes.plan.ep
     if given is None or ranks == 1:
         return None
@@ -136,7 +136,7 @@ def _routing_of_ranks(sizes: PlanSizes) -> str | None:
     for factor, moe in zip(factors, layers, strict=False):
         if isinstance(moe, Experts) and factor > max_routing(moe, ranks):
             most = f"{max_routing(moe, ranks):g} times the mean"
-            return f"routing is {factor:g}, but the busiest of {ranks} expert ranks receives {most} at most"
+            return f"routing is {factor!r}, but the busiest of {ranks} expert ranks receives {most} at most"
     return None
 
 

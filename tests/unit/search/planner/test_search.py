@@ -183,14 +183,14 @@ def test_the_smallest_cluster_that_meets_a_deadline() -> None:
     assert met.best is not None and met.gpus == 8
     missed = search(replace(request, deadline_s=long_s / 100))
     assert missed.best is None
-    assert [note.code for note in missed.diagnostics] == ["deadline-missed"]
+    assert [note.code for note in missed.diagnostics] == ["assumed", "deadline-missed"]
 
 
 def test_sizes_of_a_cluster_that_no_plan_has_are_left_out() -> None:
     request = PlanRequest(PLAN, {**AXES, "tp": "2", "mbs": "1"}, gpu_counts=(7, 8))
     result = search(request)
     assert result.best is not None and result.gpus == 8
-    assert [note.code for note in result.diagnostics] == ["no-plans"]
+    assert [note.code for note in result.diagnostics] == ["assumed", "no-plans"]
     with pytest.raises(InputError):
         search(replace(request, gpu_counts=(5, 7)))
 

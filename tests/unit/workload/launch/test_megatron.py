@@ -356,3 +356,36 @@ def test_a_given_model_counts_and_another_is_reported(tmp_path: Path) -> None:
     other = read_launch(path, presets.model("llama3-8b"))
     assert other.model is presets.model("llama3-8b")
     assert {note.code for note in other.diagnostics} == {"conflicting-values"}
+
+
+MOE = GPT + "--num-experts 8 --expert-model-parallel-size 2 "
+
+
+@pytest.mark.parametrize(
+    ("flags", "dispatcher"),
+    [
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
+        ("--moe-token-dispatcher-type flex", "deepep"),
+        ("--moe-token-dispatcher-type alltoall --moe-flex-dispatcher-backend deepep", None),
+        ("--moe-token-dispatcher-type allgather", None),
+    ],
+)
+def test_the_backend_of_a_dispatcher_counts_where_its_type_is_flex(
+    flags: str, dispatcher: str | None, tmp_path: Path
+) -> None:
+    assert read(tmp_path, MOE + flags).plan.get("dispatcher") == dispatcher
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--moe-token-dispatcher-type bogus",
+        "--moe-flex-dispatcher-backend bogus",
+        "--cuda-graph-impl bogus",
+        "--cuda-graph-impl transformer_engine --cuda-graph-scope attn bogus",
+    ],
+)
+def test_words_that_megatron_does_not_know_are_refused(flags: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, MOE + flags)
+    assert refused.value.code == "unknown-name"
