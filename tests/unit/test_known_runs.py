@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 
 import pytest
 
 from console_blocks import Command, option_problem, parse_problem
+from foretrace import load_model
+from foretrace import open as open_job
 from foretrace.hardware import presets as hardware
 from foretrace.models import presets as models
+from foretrace.models.parameters import parameters
 from shared_files import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -44,6 +48,17 @@ def test_the_model_and_the_cluster_exist(run: KnownRun) -> None:
         assert model in models.names()
         cluster = run.words[run.words.index("--cluster") + 1]
         assert cluster in hardware.names("cluster") or (ROOT / cluster).is_file()
+
+
+@each
+def test_the_model_has_as_many_parameters_as_its_name_says(run: KnownRun) -> None:
+    size = re.search(r"\b([0-9.]+)([BT])\b", run.run)
+    if size is None:
+        return
+    stated = float(size[1]) * (1e12 if size[2] == "T" else 1e9)
+    name = run.words[1]
+    model = open_job(ROOT / name).model if name.endswith(".yaml") else load_model(name)
+    assert parameters(model) == pytest.approx(stated, rel=0.08)
 
 
 @each

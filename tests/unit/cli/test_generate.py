@@ -39,6 +39,14 @@ class TestAicb:
 
 
 class TestProgram:
+    def test_has_the_host_of_its_cluster(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path, on = tmp_path / "job.foretrace", ("--cluster", "gb200-nvl72")
+        small = ("llama3.2-1b", "--gpus", "1", "--gbs", "1", "--seq", "512")
+        assert call("generate", *small, *on, "--format", "program", "-o", path) == 0
+        capsys.readouterr()
+        want = answer_of(capsys, "predict", *small, *on)["step_time_s"]
+        assert answer_of(capsys, "simulate", path, *on)["step_time_s"] == pytest.approx(want, rel=1e-9)
+
     @pytest.mark.parametrize("detail", ["segment", "kernel"])
     def test_simulates_as_predicted(self, detail: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         path = tmp_path / "job.foretrace"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,3 +272,23 @@ _DENSE = ("out_bias", "qkv_bias", "activation", "bias", "positions", "shared", "
 def test_every_framework_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "launch.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in WRITERS)
+
+
+def test_plans_that_megatron_asserts_against_are_refused() -> None:
+    def code(**plan: Any) -> str | None:
+        try:
+            launch_text(settle(presets.model("qwen3-30b-a3b"), Plan(gpus=32, gbs=64, **plan)), H100)
+        except InputError as error:
+            return error.code
+        return None
+
+    assert code(ep=8, pp=2, moe_overlap=True) == code(pp=2, offload_layers=1) == "not-launchable"
+    assert code(ep=8, pp=2, vpp=2, moe_overlap=True) is code(offload_layers=1) is None
+
+
+def test_no_option_says_which_release_runs() -> None:
+    for name, tells in (("megatron-bridge@26.06", False), ("megatron-bridge", True), ("fsdp-compile@2025-10", True)):
+        launch = launch_text(setting(stack=name), H100)
+        assert (
+            "stack" not in {lack.field for lack in WRITERS[launch.framework][0].lacks(setting(stack=name))}
+        ) == tells

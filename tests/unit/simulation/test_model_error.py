@@ -93,6 +93,7 @@ def test_prices_and_the_model_of_the_step_by_hand(answer: Answer) -> None:
 def test_a_warning_widens_the_band(level: Any, least: float, answer: Answer) -> None:
     found = with_model_error(bare(answer, 1.0, 1.0, Diagnostic(level, "assumed", "something")), setting(), NODES)
     assert widths(found) == pytest.approx((least, least))
+    assert summed(found.band_parts) == pytest.approx((least, least))
 
 
 def test_a_warning_leaves_a_wide_band_as_it_is(answer: Answer) -> None:
@@ -173,11 +174,17 @@ def test_a_placement_that_parts_expert_groups_widens_the_band(experts: Answer) -
     assert {part.name for part in parted.band_parts} - {part.name for part in experts.band_parts} == {ACROSS}
 
 
-@pytest.mark.parametrize(("busy", "counts"), [(0.49, False), (0.51, True)])
-def test_a_busy_host_is_a_reason(busy: float, counts: bool, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("busy", "share"), [(0.49, 0.0), (0.6, 0.25), (0.7, 0.5), (0.9, 1.0), (0.95, 1.0)])
+def test_a_busy_host_is_a_reason(busy: float, share: float, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = (LaneUse("compute", 8, 100.0, 0.9, 0.0), LaneUse("host", 8, 100.0, busy, 0.0))
     monkeypatch.setattr(Answer, "lanes", property(lambda _: lanes))
-    assert ("host" in reasons(answer, setting(), NODES)) == counts
+    assert reasons(answer, setting(), NODES).get("host", 0.0) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("zero", "counts"), [(1, False), (3, True)])
+def test_lists_of_tensors_are_a_reason_where_parameters_are_split(zero: Any, counts: bool, answer: Answer) -> None:
+    split = setting(stack="deepspeed-2021", zero=zero, sequence_parallel=False)
+    assert ("lists of tensors" in reasons(answer, split, NODES)) == counts
 
 
 def test_a_step_that_launches_decide_has_a_busy_host() -> None:

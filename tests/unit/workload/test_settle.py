@@ -259,3 +259,14 @@ def test_graphs_of_routers_need_routers() -> None:
     dense, experts = (settle(preset(name), plan) for name in ("llama3-8b", "mixtral-8x7b"))
     codes = [[note.code for note in setting.diagnostics].count("field-ignored") for setting in (dense, experts)]
     assert codes == [1, 0]
+
+
+def test_what_has_no_effect_is_reported() -> None:
+    def idle(name: str, plan: Plan) -> bool:
+        return "field-ignored" in {note.code for note in settle(preset(name), plan).diagnostics}
+
+    assert idle("llama3-8b", Plan(gpus=8, moe_overlap=True))
+    assert idle("mixtral-8x7b", Plan(gpus=8, moe_overlap=True))
+    assert not idle("mixtral-8x7b", Plan(gpus=8, ep=8, moe_overlap=True))
+    assert idle("llama3-8b", Plan(gpus=8, stack="fsdp-compile-rowwise"))
+    assert not idle("llama3-8b", Plan(gpus=8, stack="fsdp-compile-rowwise", precision="fp8"))

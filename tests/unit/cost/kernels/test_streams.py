@@ -87,3 +87,12 @@ def test_frameworks_kernels_that_were_not_measured_are_less_sure() -> None:
     guessed, published, *measured = kernel_pricer(H200).price([Stream(name, SIZE, SIZE) for name in names]).high
     assert np.log([guessed, published]) == pytest.approx(FUSED_ERROR)
     assert max(measured) < 1.1
+
+
+def test_launches_that_a_measured_call_states_count_once() -> None:
+    """Clamps and biases of experts are several launches a call: the model gives the time of the whole call."""
+    profile = read_profile(DATA / "h200-sxm.profile")
+    rows = [row for row, kernel in enumerate(profile.kernels) if isinstance(kernel, Stream) and kernel.launches > 1]
+    assert len(rows) >= 8
+    kernels = [profile.kernels[row] for row in rows]
+    assert seconds(*kernels) == pytest.approx(profile.sustained_s[rows].tolist(), rel=0.03)

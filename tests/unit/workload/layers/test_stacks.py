@@ -82,6 +82,7 @@ def test_the_newest_known_version_before_the_one_asked_for_is_taken(asked: str, 
 
 
 def test_a_release_without_patches_is_the_version() -> None:
+    assert nearest_version("MEGATRON_CORE@V0.15") is None
     assert stack("megatron-core@0.16.0").version == "0.16" and nearest_version("megatron-core@0.16.0") is None
     assert stack("megatron-core@0.15.0").version == "0.15" and nearest_version("megatron-core@0.15.0") is None
 
