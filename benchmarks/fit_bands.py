@@ -25,7 +25,7 @@ import numpy as np
 import foretrace as ft
 from accuracy import TABLE
 from foretrace.inputs.model.input import ModelInput
-from foretrace.simulation.model_error import PRICES, WIDTHS
+from foretrace.simulation.model_error import PRICES, WARNING, WIDTHS
 from foretrace.validate.rows import job_of
 from foretrace.validate.training_runs import TrainingRun, read_training_runs
 
@@ -68,6 +68,7 @@ def row_of(run: TrainingRun) -> Row | None:
         return None
     parts = {part.name: part for part in answer.band_parts}
     ends = parts.pop(PRICES)
+    parts.pop(WARNING, None)
     return Row(
         run.config.id,
         f"{run.config.model.split(' (')[0].lower()} on {job.cluster.gpu.name}",

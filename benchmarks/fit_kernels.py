@@ -25,7 +25,7 @@ from foretrace.cost.kernels.corrections import MeasuredCorrections, family
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
 from foretrace.cost.kernels.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
-from foretrace.cost.kernels.parameters import DATA, GemmFit, efficiency, power_clock
+from foretrace.cost.kernels.parameters import DATA, GemmFit, GroupedFit, efficiency, power_clock
 from foretrace.cost.kernels.silicon_kernels import gemm_table
 from foretrace.cost.kernels.streams import row_length, stream_kind
 from foretrace.cost.silicon import SYSTEMS
@@ -343,24 +343,32 @@ def shares_by_layout(model: EfficiencyModel, rows: Iterable[Row]) -> dict[str, f
     return {name: float(np.median(ratios[name])) for name in ("tn", "nn", "nt")}
 
 
-def grouped_shares(model: EfficiencyModel, rows: Sequence[Row]) -> dict[str, float]:
-    """The same for grouped products, of which memory and launches decide some: the share whose mean error is least."""
-    shares = {}
+def grouped_line(model: EfficiencyModel, rows: Sequence[Row]) -> str:
+    """Grouped products in bf16: by layout, the efficiency and the rows of a group with the least mean error.
+
+    The efficiency is at most 1: each group runs the kernels that a single product runs.
+    """
+    cells, errors = [], []
     for layout in ("tn", "nn", "nt"):
-        own = [(kernel, seconds) for kernel, seconds in rows if getattr(kernel, "layout", "") == layout]
-        measured_s = np.array([seconds for _, seconds in own])
-        errors = {}
-        for share in np.arange(0.6, 1.06, 0.01).round(2).tolist():
-            tried = EfficiencyModel(model.gpu, replace(model.constants, grouped={layout: share}))
-            errors[share] = float(np.abs(np.log(tried.seconds([kernel for kernel, _ in own]) / measured_s)).mean())
-        shares[layout] = min(errors, key=errors.__getitem__)
-    return shares
+        own = [
+            row for row in rows if getattr(row[0], "layout", "") == layout and getattr(row[0], "dtype", "") == "bf16"
+        ]
+        kernels, measured_s = [kernel for kernel, _ in own], np.array([seconds for _, seconds in own])
+        best = (np.inf, 1.0, 0)
+        for share in np.arange(0.7, 1.005, 0.01).round(2).tolist():
+            for lost in range(0, 161, 8):
+                tried = replace(model.constants, grouped={layout: GroupedFit(share, lost)})
+                off = np.log(EfficiencyModel(model.gpu, tried).seconds(kernels) / measured_s)
+                best = min(best, (float(np.abs(off).mean()), share, lost))
+        cells.append(f"{layout}: [{best[1]:.2f}, {best[2]}]")
+        errors.append(f"{100 * best[0]:.0f}")
+    return f"    grouped: {{{', '.join(cells)}}} # mean errors {', '.join(errors)} %"
 
 
 def unbiased(name: str, gemm: np.ndarray, sustained: float) -> EfficiencyModel:
     """A model with the given constants of bf16 products, in which all layouts reach the same."""
     gpu, equal = presets.gpu(name), {"tn": 1.0, "nn": 1.0, "nt": 1.0}
-    own = replace(efficiency(gpu), gemm={"bf16": GemmFit(*gemm.tolist())}, layout=equal, grouped=equal)
+    own = replace(efficiency(gpu), gemm={"bf16": GemmFit(*gemm.tolist())}, layout=equal, grouped={})
     return EfficiencyModel(gpu, replace(own, sustained={"bf16": sustained}))
 
 
@@ -395,9 +403,8 @@ def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
     model = unbiased(PROFILE, gemm[0], clock)
     layout = shares_by_layout(model, zip(kernels, seconds.tolist(), strict=True))
     grouped, _, grouped_s = of_profile(profile, lambda kernel: isinstance(kernel, GroupedGemm))
-    rates = grouped_shares(model, list(zip(grouped, grouped_s.tolist(), strict=True)))
     family = ["  hopper:", f"    layout: {mapping({key: share / layout['tn'] for key, share in layout.items()})}"]
-    family += [f"    grouped: {mapping(rates)}", "    attention:"]
+    family += [grouped_line(model, list(zip(grouped, grouped_s.tolist(), strict=True))), "    attention:"]
     tails = efficiency(gpu).attention_tail
     own_lines = attention_lines(gpu, sums, clocks, tails)
     # FA3's backward was not measured by anyone we could cite; cuDNN's uses the same instructions.
@@ -423,9 +430,10 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelPr
         if name != "a100-80g-sxm":
             gpu, speed = presets.gpu(name), speeds[name]
             cool = cube[0].flops / float(unbiased(name, fit[0], 1.0).seconds(cube)[0])
-            # Narrower dtypes have one set of shares of the peak for all of them.
-            narrow = sustained_share(*eights[1:]) * speed / (gpu.peak_flops["fp8"] / base.peak_flops["fp8"])
-            shares = {"bf16": hot * speed / cool, **dict.fromkeys(("fp8", "fp8_block", "nvfp4"), narrow)}
+            shares = {"bf16": hot * speed / cool}
+            for dtype in ("fp8", "fp8_block", "nvfp4"):
+                peaks = peak_flops(gpu, dtype) / peak_flops(base, dtype)
+                shares[dtype] = sustained_share(*eights[1:]) * speed / peaks
             lines.append(f"    sustained: {mapping({key: min(1.0, share) for key, share in shares.items()})}")
             lines += attention_of(name)
     families: list[str] = []
@@ -434,8 +442,7 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelPr
         mine = [(kernel, seconds) for whose, kernel, seconds in rows if whose == name]
         clock = reached if name == "b200" else efficiency(gpu).sustained["bf16"]
         groups = [row for row in mine if isinstance(row[0], GroupedGemm)]
-        shares = grouped_shares(unbiased(name, fits[like][0], clock), groups)
-        families += [f"  {its}:", f"    grouped: {mapping(shares)}"]
+        families += [f"  {its}:", grouped_line(unbiased(name, fits[like][0], clock), groups)]
         if name == "b200":
             attention = [row for row in mine if isinstance(row[0], Attention)]
             clocks, tails = {EARLY_CUDNN: BLACKWELL_ATTENTION}, efficiency(gpu).attention_tail

@@ -77,20 +77,20 @@ class Reason:
 
 REASONS: Final = (
     Reason("model of the step", 0.05, lambda _: True),
-    Reason("experts", 0.17, lambda predicted: predicted.setting.model.has_experts),
-    Reason("8-bit products", 0.12, lambda predicted: predicted.setting.plan.precision in NARROW_PRECISIONS),
-    Reason("context parallelism", 0.10, lambda predicted: predicted.setting.plan.cp > 1),
+    Reason("experts", 0.19, lambda predicted: predicted.setting.model.has_experts),
+    Reason("8-bit products", 0.13, lambda predicted: predicted.setting.plan.precision in NARROW_PRECISIONS),
+    Reason("context parallelism", 0.11, lambda predicted: predicted.setting.plan.cp > 1),
     Reason(
         "PyTorch's ring over 4 ranks or more",
-        0.71,
+        0.79,
         lambda predicted: predicted.setting.plan.cp >= MANY_RING_RANKS and predicted.setting.stack.pytorch_ring,
     ),
     Reason("host", 0.26, lambda predicted: min(max((predicted.host_busy - IDLE_HOST) / (BUSY_HOST - IDLE_HOST), 0), 1)),
-    Reason("experts across nodes", 0.32, lambda predicted: predicted.experts_leave_domain),
+    Reason("experts across nodes", 0.35, lambda predicted: predicted.experts_leave_domain),
     Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
     Reason(
         "lists of tensors",
-        0.86,
+        0.96,
         lambda predicted: predicted.setting.stack.lists_tensors and predicted.setting.splits_parameters,
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats
+from foretrace.basics.arrays import Bools, Floats
 from foretrace.basics.elementary import p_norm
 from foretrace.cost.kernels.parameters import GemmFit
 
@@ -44,15 +44,37 @@ class DeviceRates(NamedTuple):
 
 
 def gemm_s(
-    m: Floats, n: Floats, k: Floats, batch: Floats, moved_bytes: Floats, fit: GemmFit, device: DeviceRates
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    batch: Floats,
+    moved_bytes: Floats,
+    fit: GemmFit,
+    device: DeviceRates,
+    random_rows: Bools | bool = False,
+    lost_rows: float = 0.0,
 ) -> Floats:
-    """Returns the seconds of `batch` products of [m, k] and [k, n]."""
+    """Returns the seconds of `batch` products of [m, k] and [k, n].
+
+    Args:
+        m: Rows of the result.
+        n: Columns of the result.
+        k: The length of the sums.
+        batch: How many products one launch computes.
+        moved_bytes: Operands and results of all of them.
+        fit: The constants of their dtype.
+        device: The rates of the GPU.
+        random_rows: Whether m is the mean of numbers that differ by chance. Such rows end anywhere in a tile, so that
+            half of the last tile is empty on average.
+        lost_rows: The rows of a result that the start and end of each product are worth.
+    """
     flops_per_s, bytes_per_s, units = device
     per_unit = flops_per_s * fit.efficiency / units
     memory = moved_bytes / (bytes_per_s * fit.memory_share)
     best = np.full(m.shape, np.inf)
     for rows, columns in TILES:
-        tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
+        row_tiles = np.maximum(np.ceil(m / rows), np.where(random_rows, m / rows + 0.5, 0.0)) + lost_rows / rows
+        tiles = batch * row_tiles * np.ceil(n / columns)
         work = 2.0 * (rows * columns + fit.panel * (rows + columns)) / per_unit
         for splits in SPLITS:
             waves = tiles * splits / units
@@ -69,22 +91,26 @@ def grouped_s(
     groups: Floats,
     mean: tuple[Floats, Floats, Floats],
     largest: tuple[Floats, Floats, Floats],
+    random_rows: Bools,
     separate: Floats,
     moved_bytes: Floats,
     fit: GemmFit,
     device: DeviceRates,
+    lost_rows: float,
 ) -> Floats:
     """Returns the seconds of `groups` products, of the (m, n, k) of the mean and of the largest.
 
-    They are one launch, or (`separate`) one per group, of which `STREAMS` run concurrently.
+    They are one launch, or (`separate`) one per group, of which `STREAMS` run concurrently. `random_rows` says whether
+    the rows of groups differ by chance. The start and end of each group are worth `lost_rows`.
     """
-    of = partial(gemm_s, fit=fit, device=device)
+    of = partial(gemm_s, fit=fit, device=device, lost_rows=lost_rows)
     single = np.ones(groups.shape)
     # Nothing ends before the largest does by itself.
     alone = of(*largest, single, moved_bytes / groups)
-    together = np.maximum(of(*mean, groups, moved_bytes), alone)
+    together = np.maximum(of(*mean, groups, moved_bytes, random_rows=random_rows), alone)
     side = np.minimum(groups, STREAMS)
     rounds = np.ceil(groups / STREAMS)
+    # A launch of its own is tiled for its own rows: random ones take 1.01 times equal ones (docs/prices.md).
     each = of(*mean, side, moved_bytes * side / groups)
     apart = np.maximum((rounds - 1) * each + np.maximum(each, alone), groups * SEPARATE_S)
     return np.asarray(np.where(separate > 0, np.maximum(apart, together), together))

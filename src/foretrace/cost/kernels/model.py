@@ -17,7 +17,7 @@ from foretrace.cost.kernels.attention import (
     side_bytes,
 )
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s, grouped_s
-from foretrace.cost.kernels.parameters import Efficiency, GemmFit
+from foretrace.cost.kernels.parameters import Efficiency, GemmFit, GroupedFit
 from foretrace.cost.kernels.streams import streams_s
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import PEAK_OF, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
@@ -34,9 +34,6 @@ COPY_FIXED_S: Final = 8e-6
 
 ATTENTION_MEMORY_SHARE: Final = 0.88
 """The share of the memory rate that the operands of attention reach where that decides: as a plain stream."""
-
-HALF_TILE: Final = 64.0
-"""Rows by which the last tile of an expert is empty on average, where their numbers are random: half of 128."""
 
 UNKNOWN_UNITS: Final = 132
 """SMs of a GPU whose file does not say."""
@@ -119,14 +116,13 @@ class EfficiencyModel:
         # Rows are of all groups together: of the result, or, where weights' gradients are summed over them, of K.
         rows = np.ceil((k if first.layout == "nt" else m) / groups)
         most = np.maximum(rows, largest)
-        if first.layout != "nt":  # rows that differ by chance end anywhere in a tile
-            rows = rows + np.where(most > rows, HALF_TILE, 0.0)
-            most = np.maximum(most, rows)
-        shapes = [(m, n, size) if first.layout == "nt" else (size, n, k) for size in (rows, most)]
-        reached = self.constants.grouped.get(first.layout, 1.0)
-        rate = peak_flops(self.gpu, first.dtype) * reached * self._clock(first.dtype, sustained)
+        summed, own = first.layout == "nt", self.constants.grouped.get(first.layout, GroupedFit())
+        shapes = [(m, n, size + own.rows) if summed else (size, n, k) for size in (rows, most)]
+        rate = peak_flops(self.gpu, first.dtype) * own.efficiency * self._clock(first.dtype, sustained)
         device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
-        return grouped_s(groups, shapes[0], shapes[1], separate, moved, self._fit(first.dtype), device)
+        fit, lost_rows = self._fit(first.dtype), 0.0 if summed else own.rows
+        random_rows = (most > rows) & (not summed)
+        return grouped_s(groups, shapes[0], shapes[1], random_rows, separate, moved, fit, device, lost_rows)
 
     def _attention(self, kernels: list[Attention], sustained: bool) -> Floats:
         fits = [

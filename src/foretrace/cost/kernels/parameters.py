@@ -42,6 +42,15 @@ class GemmFit:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedFit:
+    """The constants of grouped products of one layout: the efficiency that groups of many rows reach, relative to the
+    same products as a batch in `tn`; and the rows that the start and end of each group are worth."""
+
+    efficiency: float = 1.0
+    rows: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFit:
     """Fused attention's constants for one backend, direction and head size: the share of the peak that long sequences
     reach, and the keys per query that the start and end of a block are worth."""
@@ -69,8 +78,8 @@ class Efficiency:
     gemm: Mapping[str, GemmFit]
     layout: Mapping[str, float]
     """Efficiency of the tensor cores by layout, relative to `tn`."""
-    grouped: Mapping[str, float]
-    """Efficiency of grouped products by layout, relative to the same products as a batch in `tn`."""
+    grouped: Mapping[str, GroupedFit]
+    """Grouped products, by layout."""
     sustained: Mapping[str, float]
     """Frequencies under the power of a training run, relative to a short measurement, by dtype of the products."""
     attention_sustained: Mapping[str, float]
@@ -106,7 +115,7 @@ def efficiency(gpu: Gpu) -> Efficiency:
         like=like,
         gemm={dtype: GemmFit(*map(float, values)) for dtype, values in fitted["gemm"].items()},
         layout={name: float(value) for name, value in family["layout"].items()},
-        grouped={name: float(value) for name, value in family["grouped"].items()},
+        grouped={name: GroupedFit(*map(float, values)) for name, values in family["grouped"].items()},
         sustained=_shares(fitted["sustained"], share),
         attention_sustained=_shares(fitted["attention_sustained"], share),
         attention=dict(_attention(_merged(family["attention"], fitted.get("attention", {})))),

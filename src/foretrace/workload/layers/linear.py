@@ -220,22 +220,23 @@ def weight_gradient(shape: Shape, m: int, n: int, k: int, *, bias: bool, narrow:
 def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ...]:
     """From activations to operands, as they are and transposed, for the products of both ways.
 
-    One scale per tensor is found by a pass of its own first (Transformer Engine's current scaling); scales of blocks
-    are found on the way. Weights are quantized once a step, not here. Each expert's rows are quantized by `launches` of
-    their own, in one loop in C++ (Transformer Engine's `split_quantize`), those of nvfp4 by one for all experts.
+    One scale per tensor is found by a pass of its own first (Transformer Engine's current scaling, and nvfp4, whose
+    scales of blocks are relative to it: `nvte_hadamard_transform_amax`); scales of blocks are found on the way. Weights
+    are quantized once a step, not here. Each expert's rows are quantized by `launches` of their own, in one loop in C++
+    (Transformer Engine's `split_quantize`), those of nvfp4 by one for all experts.
     """
     read = elements * shape.size
     fused = shape.stack.pointwise == "fused"
+    loop = 1 if shape.precision == "nvfp4" else launches
+    largest = stream("quantize_amax_fused" if fused else "quantize", read, 4, launches=loop, looped=True)
     if shape.precision == "fp8":
-        largest, cast = ("quantize_amax_fused", "quantize_cast_both_fused") if fused else ("quantize", "quantize")
-        return (
-            stream(largest, read, 4, launches=launches, looped=True),
-            stream(cast, read, 2 * elements, launches=launches, looped=True),
-        )
+        cast = "quantize_cast_both_fused" if fused else "quantize"
+        return (largest, stream(cast, read, 2 * elements, launches=loop, looped=True))
     name = "quantize_block_both_fused" if fused and shape.precision == "fp8_block" else shape.own("quantize_mx")
     # fp8_block has four bytes for 128 elements, as many as mxfp8.
     written = 2 * elements * (shape.operand_size + 1 / _SCALED.get(shape.precision, 32))
-    return (stream(name, read, written, launches=1 if shape.precision == "nvfp4" else launches, looped=True),)
+    blocks = stream(name, read, written, launches=loop, looped=True)
+    return (largest, blocks) if shape.precision == "nvfp4" else (blocks,)
 
 
 def _quantize_rows(shape: Shape, elements: int, row_elements: int) -> Kernel:

@@ -102,10 +102,31 @@ def test_published_grouped_products() -> None:
 def test_the_model_is_near_what_it_was_fitted_on() -> None:
     profile = read_profile(DATA / "h200-sxm.profile")
     off = np.abs(np.log(model("h200-sxm").seconds(profile.kernels) / profile.sustained_s))
-    for kind, median, most in ((Gemm, 0.03, 0.10), (GroupedGemm, 0.08, 0.25), (Attention, 0.05, 0.15)):
-        own = off[[isinstance(one, kind) for one in profile.kernels]]
+    # PyTorch's own 8-bit product of all groups is half as fast as those of libraries, and not modelled.
+    kept = [getattr(one, "separate", True) or getattr(one, "dtype", "") == "bf16" for one in profile.kernels]
+    for kind, median, most in ((Gemm, 0.03, 0.10), (GroupedGemm, 0.06, 0.15), (Attention, 0.05, 0.15)):
+        own = off[[isinstance(one, kind) and keep for one, keep in zip(profile.kernels, kept, strict=True)]]
         assert np.median(own) < median
         assert np.quantile(own, 0.9) < most
+
+
+def test_groups_of_many_rows_reach_what_one_product_does() -> None:
+    """Published products of a B200 with 9,832 rows a group run at 0.91 to 0.97 of the rate of one product, with 256
+    rows at 0.6 to 0.8."""
+    single = tflops("b200", Gemm(9832, 3072, 5120))
+    many, few = (tflops("b200", GroupedGemm(40, 40 * rows, 3072, 5120, separate=True)) for rows in (9832, 256))
+    assert 0.93 < many / single < 1.02
+    assert few / single < 0.75
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_random_rows_take_a_little_longer_than_equal_ones(separate: bool) -> None:
+    """On an H200 1.01 times as long in the median of 36 products (docs/prices.md)."""
+    for rows in (1024, 2048, 8192):
+        equal, random = (
+            GroupedGemm(32, 32 * rows, 4096, 7168, largest=largest, separate=separate) for largest in (rows, rows + 80)
+        )
+        assert 1.0 <= tflops("h200-sxm", equal) / tflops("h200-sxm", random) < 1.1
 
 
 def test_fp8_is_held_by_power_as_bf16_is() -> None:

@@ -324,12 +324,13 @@ def test_gates_of_dense_layers_and_shared_experts_are_clamped_too() -> None:
         ]
 
 
-def test_nvfp4_has_a_scale_for_16_elements_and_one_kernel_for_all_experts() -> None:
+def test_nvfp4_has_a_scale_of_all_and_one_for_16_elements_by_one_kernel_for_all_experts() -> None:
     work = _work(setting(MIXTURE, ep=8, precision="nvfp4"))
-    up = next(one for one in _streams_of(work, "experts up quantize") if one.read)
-    elements = up.read / 2
-    assert up.launches == 1
-    assert up.write == 2 * elements * (1 / 2 + 1 / 16)
+    largest, blocks = _streams_of(work, "experts up quantize")[:2]
+    elements = blocks.read / 2
+    assert largest.launches == blocks.launches == 1
+    assert largest.name == "quantize_amax_fused" and largest.read == blocks.read
+    assert blocks.write == 2 * elements * (1 / 2 + 1 / 16)
 
 
 def test_gates_of_dense_layers_are_not_weighted() -> None:
