@@ -22,7 +22,7 @@ import numpy as np
 
 from foretrace.cost.kernels.attention import AttentionWork, attention_s, computed_flops, computed_pairs, side_bytes
 from foretrace.cost.kernels.corrections import MeasuredCorrections, family
-from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
+from foretrace.cost.kernels.gemm import DeviceRates, Products, gemm_s
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
 from foretrace.cost.kernels.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
 from foretrace.cost.kernels.parameters import DATA, GemmFit, GroupedFit, efficiency, power_clock
@@ -115,12 +115,11 @@ def gemm_errors(
     values: np.ndarray, gpu: Gpu, kernels: Sequence[Kernel], seconds: np.ndarray, clock: float
 ) -> np.ndarray:
     """The logarithm of modelled over measured time, at a share `clock` of the peak's."""
-    m, n, k, b, moved = np.array([(g.m, g.n, g.k, g.batch, g.moved_bytes) for g in kernels], dtype=float).T  # type: ignore[union-attr]
+    products = Products(*np.array([(g.m, g.n, g.k, g.batch, g.moved_bytes) for g in kernels], dtype=float).T)  # type: ignore[union-attr]
     peak = clock * peak_flops(gpu, kernels[0].dtype)  # type: ignore[union-attr]
     own = GemmFit(*values.tolist())
-    return np.asarray(
-        np.log(gemm_s(m, n, k, b, moved, own, DeviceRates(peak, gpu.memory_bytes_per_s, gpu.compute_units)) / seconds)
-    )
+    device = DeviceRates(peak, gpu.memory_bytes_per_s, gpu.compute_units)
+    return np.asarray(np.log(gemm_s(products, own, device) / seconds))
 
 
 def fit_gemm(gpu: Gpu, kernels: Sequence[Kernel], seconds: np.ndarray, clock: float) -> tuple[np.ndarray, np.ndarray]:

@@ -43,31 +43,32 @@ class DeviceRates(NamedTuple):
     units: int
 
 
-def gemm_s(
-    m: Floats,
-    n: Floats,
-    k: Floats,
-    batch: Floats,
-    moved_bytes: Floats,
-    fit: GemmFit,
-    device: DeviceRates,
-    random_rows: Bools | bool = False,
-    lost_rows: float = 0.0,
-) -> Floats:
-    """Returns the seconds of `batch` products of [m, k] and [k, n].
+class Products(NamedTuple):
+    """Products that one launch computes: `batch` of [m, k] times [k, n], each field an array with one entry per kernel.
 
-    Args:
-        m: Rows of the result.
-        n: Columns of the result.
+    Attributes:
+        m: Rows of each result.
+        n: Columns of each result.
         k: The length of the sums.
-        batch: How many products one launch computes.
+        batch: How many products there are.
         moved_bytes: Operands and results of all of them.
-        fit: The constants of their dtype.
-        device: The rates of the GPU.
         random_rows: Whether m is the mean of numbers that differ by chance. Such rows end anywhere in a tile, so that
             half of the last tile is empty on average.
         lost_rows: The rows of a result that the start and end of each product are worth.
     """
+
+    m: Floats
+    n: Floats
+    k: Floats
+    batch: Floats
+    moved_bytes: Floats
+    random_rows: Bools | bool = False
+    lost_rows: float = 0.0
+
+
+def gemm_s(products: Products, fit: GemmFit, device: DeviceRates) -> Floats:
+    """Returns the seconds of products that run alone."""
+    m, n, k, batch, moved_bytes, random_rows, lost_rows = products
     flops_per_s, bytes_per_s, units = device
     per_unit = flops_per_s * fit.efficiency / units
     memory = moved_bytes / (bytes_per_s * fit.memory_share)
@@ -87,30 +88,23 @@ def gemm_s(
     return np.asarray(fit.fixed_s + p_norm(best, memory, SHARPNESS))
 
 
-def grouped_s(
-    groups: Floats,
-    mean: tuple[Floats, Floats, Floats],
-    largest: tuple[Floats, Floats, Floats],
-    random_rows: Bools,
-    separate: Floats,
-    moved_bytes: Floats,
-    fit: GemmFit,
-    device: DeviceRates,
-    lost_rows: float,
-) -> Floats:
-    """Returns the seconds of `groups` products, of the (m, n, k) of the mean and of the largest.
+def grouped_s(mean: Products, largest: Products, separate: Floats, fit: GemmFit, device: DeviceRates) -> Floats:
+    """Returns the seconds of grouped products.
 
-    They are one launch, or (`separate`) one per group, of which `STREAMS` run concurrently. `random_rows` says whether
-    the rows of groups differ by chance. The start and end of each group are worth `lost_rows`.
+    Args:
+        mean: The groups, as a batch of products of their mean size.
+        largest: The largest group.
+        separate: 1 where each group is a launch of its own, of which `STREAMS` run concurrently; 0 where all are one.
+        fit: The constants of their dtype.
+        device: The rates of the GPU.
     """
-    of = partial(gemm_s, fit=fit, device=device, lost_rows=lost_rows)
-    single = np.ones(groups.shape)
+    groups, of = mean.batch, partial(gemm_s, fit=fit, device=device)
     # Nothing ends before the largest does by itself.
-    alone = of(*largest, single, moved_bytes / groups)
-    together = np.maximum(of(*mean, groups, moved_bytes, random_rows=random_rows), alone)
+    alone = of(largest)
+    together = np.maximum(of(mean), alone)
     side = np.minimum(groups, STREAMS)
     rounds = np.ceil(groups / STREAMS)
     # A launch of its own is tiled for its own rows: random ones take 1.01 times equal ones (docs/prices.md).
-    each = of(*mean, side, moved_bytes * side / groups)
+    each = of(mean._replace(batch=side, moved_bytes=mean.moved_bytes * side / groups, random_rows=False))
     apart = np.maximum((rounds - 1) * each + np.maximum(each, alone), groups * SEPARATE_S)
     return np.asarray(np.where(separate > 0, np.maximum(apart, together), together))

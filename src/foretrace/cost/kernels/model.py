@@ -16,7 +16,7 @@ from foretrace.cost.kernels.attention import (
     computed_pairs,
     side_bytes,
 )
-from foretrace.cost.kernels.gemm import DeviceRates, gemm_s, grouped_s
+from foretrace.cost.kernels.gemm import DeviceRates, Products, gemm_s, grouped_s
 from foretrace.cost.kernels.parameters import Efficiency, GemmFit, GroupedFit
 from foretrace.cost.kernels.streams import streams_s
 from foretrace.hardware.cluster import Gpu
@@ -103,11 +103,11 @@ class EfficiencyModel:
         )
         rate = self._rate(first.dtype, first.layout, sustained)
         device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
-        return gemm_s(m, n, k, batch, moved, self._fit(first.dtype), device)
+        return gemm_s(Products(m, n, k, batch, moved), self._fit(first.dtype), device)
 
     def _grouped(self, kernels: list[GroupedGemm], sustained: bool) -> Floats:
         first = kernels[0]
-        groups, m, n, k, largest, separate, moved = _columns(
+        groups, m, n, k, busiest, separate, moved = _columns(
             [
                 (kernel.groups, kernel.m, kernel.n, kernel.k, kernel.largest, kernel.separate, kernel.moved_bytes)
                 for kernel in kernels
@@ -115,14 +115,17 @@ class EfficiencyModel:
         )
         # Rows are of all groups together: of the result, or, where weights' gradients are summed over them, of K.
         rows = np.ceil((k if first.layout == "nt" else m) / groups)
-        most = np.maximum(rows, largest)
-        summed, own = first.layout == "nt", self.constants.grouped.get(first.layout, GroupedFit())
-        shapes = [(m, n, size + own.rows) if summed else (size, n, k) for size in (rows, most)]
+        most = np.maximum(rows, busiest)
+        own, single = self.constants.grouped.get(first.layout, GroupedFit()), np.ones(groups.shape)
+        if first.layout == "nt":
+            mean = Products(m, n, rows + own.rows, groups, moved)
+            largest = Products(m, n, most + own.rows, single, moved / groups)
+        else:
+            mean = Products(rows, n, k, groups, moved, most > rows, own.rows)
+            largest = Products(most, n, k, single, moved / groups, lost_rows=own.rows)
         rate = peak_flops(self.gpu, first.dtype) * own.efficiency * self._clock(first.dtype, sustained)
         device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
-        fit, lost_rows = self._fit(first.dtype), 0.0 if summed else own.rows
-        random_rows = (most > rows) & (not summed)
-        return grouped_s(groups, shapes[0], shapes[1], random_rows, separate, moved, fit, device, lost_rows)
+        return grouped_s(mean, largest, separate, self._fit(first.dtype), device)
 
     def _attention(self, kernels: list[Attention], sustained: bool) -> Floats:
         fits = [
