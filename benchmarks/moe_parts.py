@@ -16,6 +16,7 @@ import foretrace as ft
 from accuracy import TABLE, Table, write_page
 from foretrace.cost.unit_costs import MeshPrices, UnitPricer, items_in
 from foretrace.inputs.model.input import ModelInput
+from foretrace.program.columns import Collective
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel
 from foretrace.readings.answer.answer import Answer
 from foretrace.schedules import ActionKind
@@ -69,7 +70,7 @@ def parts_of(job: RowJob, answer: Answer) -> dict[str, Part]:
 
 def _count(parts: dict[str, Part], prices: MeshPrices, item: Item, passes: float) -> None:
     if isinstance(item, Call):
-        dispatch = item.axis == "ep" and item.bytes > 0 and "all-to-all" in item.name
+        dispatch = item.axis == "ep" and item.collective == Collective.ALL_TO_ALL
         part = parts["dispatch" if dispatch else "other calls"]
         part.seconds += passes * prices.seconds(item)
         part.amount += passes * item.bytes

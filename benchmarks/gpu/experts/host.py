@@ -22,7 +22,7 @@ from experts.measuring import DEVICE, STREAMS, TOP, Session
 from experts.native import Native
 from experts.permutations import Routes, launch_permute
 from foretrace.calibrate.gpu.case import Launch
-from foretrace.calibrate.gpu.host import count_launches, host_facts
+from foretrace.calibrate.gpu.host import host_facts, profiled_launches
 
 
 class EngineLinear(torch.autograd.Function):
@@ -122,7 +122,9 @@ class HostTimer:
             labels = {"count": layers, "tokens": x.numel() // x.shape[-1], "hidden": x.shape[-1]}
             clear()
             y = forward()
-            launches = [count_launches(torch, self.session.clock, call) for call in (forward, partial(y.backward, g))]
+            launches = [
+                profiled_launches(torch, self.session.clock, call) for call in (forward, partial(y.backward, g))
+            ]
             self.write(f"{what} forward", forwards, launches=launches[0], **labels)
             self.write(f"{what} backward", backwards, launches=launches[1], **labels)
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]

@@ -197,9 +197,10 @@ def read_bytes(text: str) -> int:
 
 def read_routing(text: str) -> float:
     """Reads `balanced`, or how many times the mean the busiest receives."""
-    if text.strip().lower() == "balanced":
+    text = text.strip()
+    if text.lower() == "balanced":
         return 1.0
-    if not any(letter.isdigit() for letter in text[:1]):
+    if text[:1] not in set("+.0123456789"):
         problem = f"{quoted(text)} is neither a factor nor a file that exists"
         raise InputError("bad-value", problem, where="--routing", hint="1x or more, balanced, or a file")
     return parse_factor(text, where=f"--routing {shortened(text)}")

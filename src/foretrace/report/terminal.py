@@ -61,6 +61,8 @@ KERNEL_LIMITS: Final = {"flops": "tensor cores", "hbm": "memory bandwidth", "fix
 MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
+MIN_SHOWN_PART = 1.005
+"""Parts of a band that reach less far are left out; --json has them."""
 ROUNDING = 1e-9
 """A smaller share of the step than this is rounding, not a change."""
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
@@ -364,8 +366,9 @@ def _footer(simulation: Answer) -> list[list[Span]]:
     base = " (of all op time)" if several else ""
     lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + base + band, "")]]
     if simulation.band_parts:
-        reasons = [f"{part.name}{_limits(part.low, part.high)}" for part in simulation.band_parts]
-        lines.append([("  band     " + " · ".join(reasons), "")])
+        wide = [part for part in simulation.band_parts if max(part.high, 1 / part.low) >= MIN_SHOWN_PART]
+        reasons = [f"{part.name}{_limits(part.low, part.high)}" for part in wide]
+        lines.append([("  band     90 %: " + " · ".join(reasons), "")])
     path = simulation.critical_path
     if path.parts_s:
         total = path.length_s or 1.0

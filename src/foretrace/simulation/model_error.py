@@ -7,7 +7,7 @@ were left out).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
 from typing import Final
@@ -27,14 +27,17 @@ BUSY_HOST: Final = 0.9
 """Host launches that fill less than `IDLE_HOST` of the step add nothing to the band. From `BUSY_HOST` on they add the
 full width, since the count of launches may be off. Both are judgements."""
 
-MANY_RING_RANKS: Final = 4
-"""Ranks of context parallelism from which on published runs of torchtitan are slower than can be explained."""
-
 PRICES: Final = "prices"
 """The part of a band that is the band of the prices; the other parts are reasons of `WIDTHS`, and `WARNING`."""
 
 WARNING: Final = "a warning"
 """The part that widens the band of an answer with a warning to `MIN_WARNED`."""
+
+ROUTING: Final = "routing"
+"""The part of a routing that is assumed: from a balanced router to the least even published one."""
+
+OVERLAP: Final = "overlap of experts"
+"""The part of all-to-alls that run next to computation: up to the step that hides none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +80,22 @@ class Reason:
 
 REASONS: Final = (
     Reason("model of the step", 0.05, lambda _: True),
-    Reason("experts", 0.19, lambda predicted: predicted.setting.model.has_experts),
-    Reason("8-bit products", 0.13, lambda predicted: predicted.setting.plan.precision in NARROW_PRECISIONS),
-    Reason("context parallelism", 0.11, lambda predicted: predicted.setting.plan.cp > 1),
+    Reason("experts", 0.16, lambda predicted: predicted.setting.model.has_experts),
+    Reason(
+        "products in 8 bits or fewer", 0.14, lambda predicted: predicted.setting.plan.precision in NARROW_PRECISIONS
+    ),
+    Reason("context parallelism", 0.08, lambda predicted: predicted.setting.plan.cp > 1),
     Reason(
         "PyTorch's ring over 4 ranks or more",
-        0.79,
-        lambda predicted: predicted.setting.plan.cp >= MANY_RING_RANKS and predicted.setting.stack.pytorch_ring,
+        0.59,
+        lambda predicted: predicted.setting.has_slow_ring,
     ),
     Reason("host", 0.26, lambda predicted: min(max((predicted.host_busy - IDLE_HOST) / (BUSY_HOST - IDLE_HOST), 0), 1)),
     Reason("experts across nodes", 0.35, lambda predicted: predicted.experts_leave_domain),
-    Reason("version of the software", 0.05, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
+    Reason("version of the software", 0.09, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
     Reason(
         "lists of tensors",
-        0.96,
+        0.71,
         lambda predicted: predicted.setting.stack.lists_tensors and predicted.setting.splits_parameters,
     ),
 )
@@ -100,8 +105,15 @@ WIDTHS: Final[dict[str, float]] = {reason.name: reason.width for reason in REASO
 """The widths of reasons by name."""
 
 
-def with_model_error(answer: Answer, setting: Setting, machine: Machine) -> Answer:
-    """Returns the answer of a model with the band of its step widened, and what it is made of."""
+def with_model_error(answer: Answer, setting: Setting, machine: Machine, tried: Sequence[BandPart] = ()) -> Answer:
+    """Returns the answer of a model with the band of its step widened, and what it is made of.
+
+    Args:
+        answer: The answer of the model.
+        setting: The model under its plan.
+        machine: Where it runs, with the placement of its ranks.
+        tried: Further parts, which `tried_parts` found.
+    """
     if answer.step_time_band_s is None:
         return answer
     step_s, (low_s, high_s) = answer.step_time_s, answer.step_time_band_s
@@ -109,6 +121,7 @@ def with_model_error(answer: Answer, setting: Setting, machine: Machine) -> Answ
     parts = [BandPart(PRICES, exp(-prices[0]), exp(prices[1]))]
     for name, share in reasons(answer, setting, machine).items():
         parts.append(BandPart(name, exp(-share * WIDTHS[name]), exp(share * WIDTHS[name])))
+    parts += tried
     widths = [hypot(*(abs(log(part.low)) for part in parts)), hypot(*(log(part.high) for part in parts))]
     if any(note.level == "warning" for note in answer.diagnostics) and min(widths) < MIN_WARNED:
         missing = [sqrt(max(MIN_WARNED**2 - width**2, 0.0)) for width in widths]
@@ -130,6 +143,26 @@ def reasons(answer: Answer, setting: Setting, machine: Machine) -> dict[str, flo
     predicted = Predicted(answer, setting, machine)
     shares = {reason.name: float(reason.share(predicted)) for reason in REASONS}
     return {name: share for name, share in shares.items() if share > 0}
+
+
+def tried_parts(setting: Setting, step_s: float, step_with: Callable[..., float]) -> list[BandPart]:
+    """Returns the parts of a band that are simulated: what a plan assumes, and what is known to be too good.
+
+    Args:
+        setting: The model under its plan.
+        step_s: Its step.
+        step_with: Returns the step with other fields of the plan, which it takes by name.
+    """
+    parts, plan = [], setting.plan
+    if plan.moe_overlap and setting.mesh.ep > 1 and setting.model.has_experts:
+        parts.append(BandPart(OVERLAP, 1.0, max(step_with(moe_overlap=False) / step_s, 1.0)))
+    assumed, uneven = setting.routing_of(), setting.least_even_routing
+    if plan.routing is None and uneven > assumed:
+        uneven_s = step_with(routing=uneven)
+        # The step is taken to grow in proportion to the tokens beyond the mean.
+        balanced_s = step_s - (uneven_s - step_s) * (assumed - 1) / (uneven - assumed)
+        parts.append(BandPart(ROUTING, min(balanced_s / step_s, 1.0), max(uneven_s / step_s, 1.0)))
+    return parts
 
 
 def _is_unknown(stack: str | None) -> bool:

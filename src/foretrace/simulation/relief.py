@@ -158,10 +158,10 @@ class _Search:
 
     def simulated(self, plan: Plan) -> Relief | None:
         """Returns what a plan makes of the step; None where it cannot be run or does not fit after all."""
-        from foretrace.simulation.simulate_input import on_host  # which imports this module
+        from foretrace.simulation.simulate_input import host_machine, on_host  # which imports this module
 
         try:
-            setting = on_host(self._settled(plan), self._machine)
+            setting = on_host(self._settled(plan), host_machine(self._machine, self._scenario))
             machine = self._for(plan, self._machine)
             answer = simulate_program(build_step(step_spec(setting)), machine, self._scenario, explain=False)
         except ForetraceError:

@@ -109,12 +109,12 @@ class _Trial:
     """A job on a machine, simulated once as it is and once with each change."""
 
     def __init__(self, job: Input, machine: Machine, scenario: Scenario, answer: Answer | None) -> None:
-        from foretrace.simulation.simulate_input import on_machine
+        from foretrace.simulation.simulate_input import host_machine, on_machine
 
-        self._job, self._machine = on_machine(job, machine), machine
+        self._job, self._machine = on_machine(job, host_machine(machine, scenario)), machine
         self._scenario = scenario
         self._setting: Setting | None = job.setting()
-        self._launches = _is_launchable(self._setting)
+        self._beyond = _beyond_launcher(self._setting)
         self._changed = scenario.machine_for(self._job.program(), machine)
         if answer is None or answer.timeline.graph.program is not self._job.program():
             answer = self._simulated(self._job.program(), {})
@@ -143,8 +143,7 @@ class _Trial:
         ]
         useful.sort(key=lambda change: (not change.always, -mean_s[change.part]))
         useful = list({change.option: change for change in reversed(useful)}.values())[::-1]  # the larger part counts
-        if self._launches:
-            useful = [change for change in useful if self._may_be_launched(change)]
+        useful = [change for change in useful if self._may_be_launched(change)]
         return useful[: max(MIN_TRIED, MAX_NODES // len(self._before.timeline.graph))]
 
     def remedy(self, change: _Change) -> Remedy | None:
@@ -177,8 +176,9 @@ class _Trial:
         return job.read_options(change.options)
 
     def _may_be_launched(self, change: _Change) -> bool:
+        """Returns whether the launcher starts the changed job, or refuses it for what it refuses the job itself for."""
         try:
-            return not change.options or _is_launchable(self._changed_job(change).setting())
+            return not change.options or _beyond_launcher(self._changed_job(change).setting()) in (None, self._beyond)
         except ForetraceError:
             return False
 
@@ -211,7 +211,7 @@ def _of_job(job: Input) -> Iterator[_Change]:
     program = job.program()
     count = int(program.instances.microbatch.max(initial=0)) + 1
     if program.mesh.ep > 1 and job.has_option("routing") and job.options is not None and job.options.routing is None:
-        yield _Change("compute", {"routing": "balanced"})
+        yield _Change("compute", {"routing": "1x"})
     if program.mesh.pp > 1:
         yield _Change("bubble", {"schedule": "zb-h1"})
         yield _Change("bubble", {"schedule": "interleaved-1f1b"})
@@ -246,7 +246,8 @@ def _of_model(setting: Setting, machine: Machine, before: Answer) -> Iterator[_C
         why = f"the busiest expert rank receives {setting.routing_of():.3g} times the mean"
         yield _Change("compute", {"routing": "1x"}, why=why, always=True)
     if plan.cuda_graphs == "none":
-        yield _Change("host", {"cuda_graphs": "full"})
+        graphs = "partial" if setting.model.has_experts and not setting.stack.fuses_experts else "full"
+        yield _Change("host", {"cuda_graphs": graphs}, always=True)
     if plan.precision in ("bf16", "fp16"):
         yield from _narrower(machine)
 
@@ -292,14 +293,14 @@ def _narrower(machine: Machine) -> Iterator[_Change]:
         yield _Change("compute", {"precision": "mxfp8" if gpu.architecture.startswith("Blackwell") else "fp8"})
 
 
-def _is_launchable(setting: Setting | None) -> bool:
-    """Returns whether the launcher of a model's software starts its plan; of other jobs nothing is known."""
+def _beyond_launcher(setting: Setting | None) -> str | None:
+    """Returns what the launcher of a model's software refuses in its plan; of other jobs nothing is known."""
     if setting is None:
-        return True
+        return None
     from foretrace.workload.rules.launchers import beyond_launcher
     from foretrace.workload.rules.sizes import PlanSizes
 
-    return beyond_launcher(PlanSizes.of(setting.model, setting.plan)) is None
+    return beyond_launcher(PlanSizes.of(setting.model, setting.plan))
 
 
 def _more_memory(before: Answer, after: Answer) -> int | None:

@@ -65,6 +65,12 @@ def simulate_input(
     return replace(answer, remedies=remedies(question.job, machine, question.scenario, answer))
 
 
+def host_machine(machine: Machine, scenario: Scenario) -> Machine:
+    """Returns the machine whose hosts launch kernels: the one that a what-if names, where it names a cluster."""
+    cluster = scenario.what_if.get("cluster")
+    return machine if cluster is None else machine.changed({"cluster": cluster})
+
+
 def on_machine(job: Input, machine: Machine) -> Input:
     """Returns a job as a machine runs it: with a cluster, communication is priced and a calibration sets the host."""
     if machine.cluster is None:
@@ -85,9 +91,11 @@ def _pace(machine: Machine) -> HostPace | None:
 
     calibration = machine.calibration
     if calibration is None or calibration.host is None:
-        if machine.cluster is None or machine.cluster.node.launch_factor == 1:
+        if machine.cluster is None:
             return None
         node = machine.cluster.node
+        if node.launch_factor == 1 and node.torch_launch_factor in (None, 1):
+            return None
         return HostPace(node.launch_factor, f"host launches of {node.name}", node.torch_launch_factor)
     from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
 
@@ -103,8 +111,7 @@ class _Question:
         self, job: Input, machine: Machine, scenario: Scenario, executor: Executor = "auto", folded: bool = True
     ) -> None:
         job, scenario = _with_gpu(job, scenario)
-        cluster = scenario.what_if.get("cluster")
-        moved = machine if cluster is None else machine.changed({"cluster": cluster})
+        moved = host_machine(machine, scenario)
         self.job = on_machine(job, moved)
         self._before = on_machine(job, machine) if _pace(moved) != _pace(machine) else None
         """The job on the machine as it is, where a what-if names another host."""
@@ -126,7 +133,7 @@ class _Question:
         answer = replace(answer, diagnostics=(*self.job.diagnostics, *answer.diagnostics))
         if self._before is not None:
             answer = replace(answer, unchanged_step_time_s=self._step_s(self._before.program()))
-        answer = self._with_model(answer, even_if_oom)
+        answer = self._with_model(answer, even_if_oom, explain)
         answer = self._with_unprofiled(answer, program, explain)
         return self._with_baseline(answer)
 
@@ -170,7 +177,7 @@ class _Question:
         cluster.check_fits(setting.plan.gpus)
         peak_flops(cluster.gpu, setting.plan.precision)
 
-    def _with_model(self, answer: Answer, even_if_oom: bool) -> Answer:
+    def _with_model(self, answer: Answer, even_if_oom: bool, explain: Explain) -> Answer:
         """Adds the figures of a model, and refuses one that does not fit into memory."""
         setting = self.job.setting()
         if setting is None:
@@ -203,9 +210,14 @@ class _Question:
             raise misfit(answer, find_relief(setting, self.machine, self.scenario))
         if memory.warning is not None:
             answer = replace(answer, diagnostics=(*answer.diagnostics, memory.warning))
-        from foretrace.simulation.model_error import with_model_error
+        from foretrace.simulation.model_error import tried_parts, with_model_error
 
-        return with_model_error(answer, setting, self._changed)
+        tried = tried_parts(setting, answer.step_time_s, self._step_with) if explain else []
+        return with_model_error(answer, setting, self._changed, tried)
+
+    def _step_with(self, **options: object) -> float:
+        """Returns the step of the job with other options."""
+        return self._run(self.job.with_options(**options).program(), self.scenario, explain=False).step_time_s
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
         """Returns a note where a calibration was made of kernels that the plan's stack does not run."""

@@ -48,11 +48,16 @@ LOOPED_PRODUCT = 0.5
 through Transformer Engine (SimuMax's, 80 and 160 groups) end at 8.6 to 9.1 us a group where their work would take 3 to
 5; that host is faster."""
 
+LISTED_PART = 0.25
+"""The same of one part of a list that a collective takes, which Python slices and ProcessGroupNCCL copies: 7.3 us, with
+a view before the slice 8.5 us, on our H200's host."""
+
 FORWARD_WEIGHT = 0.855
 OTHER_WEIGHT = 1.1
 """The host's time for a launch of the forward, and of all others, as a multiple of the mean: autograd takes longer.
 
-Those of a small model on two hosts with an H200: 25.0 and 26.7 us, 20.9 and 32.6 us (`foretrace measure gpu`).
+A launch of a small model's forward and backward took 25.0 and 26.7 us on one host with an H200, 20.9 and 32.6 us on
+another (`foretrace measure gpu`).
 """
 
 COLLECTIVE_LAUNCHES = 2

@@ -170,7 +170,7 @@ class ShardedUnits:
         if kind == ActionKind.FORWARD:
             return [out, *items]
         into = Compute("copy gradients", Phase.BACKWARD_WEIGHT, ((1, Stream("cast", gathered, reduced)),))
-        first = [out] if kind != ActionKind.BACKWARD_WEIGHT and self.spec.reshard else []
+        first = [out] if self._opens(kind) else []
         return [*first, *items, *([into] if kind != ActionKind.BACKWARD_INPUT else [])]
 
     def _listed(self, listing: HostWork, work: Work, kind: ActionKind, items: Sequence[Item]) -> Sequence[Item]:
@@ -180,10 +180,13 @@ class ShardedUnits:
         def host(times: int, phase: Phase) -> list[Item]:
             return [replace(listing, seconds=times * listing.seconds, phase=phase)] if times else []
 
-        before = host(
-            messages * self._passes(work, kind), Phase.FORWARD if kind == ActionKind.FORWARD else Phase.BACKWARD
-        )
+        gathers = messages * self._passes(work, kind) * self._opens(kind)
+        before = host(gathers, Phase.FORWARD if kind == ActionKind.FORWARD else Phase.BACKWARD)
         return [*before, *items, *host(messages * (kind in CLOSES), Phase.BACKWARD)]
+
+    def _opens(self, kind: ActionKind) -> bool:
+        """Returns whether an action gathers parameters first, if any are split."""
+        return kind == ActionKind.FORWARD or (kind != ActionKind.BACKWARD_WEIGHT and self.spec.reshard)
 
     def _messages(self, work: Work) -> int:
         """Returns by how many collectives a unit's parameters are gathered, and its gradients reduced."""

@@ -29,7 +29,7 @@ _MEGATRON_RECIPES: Final = ("megatron-bridge", "nemo")
 _GRAPHS_EVERYTHING: Final = (26, 6)
 """The first container whose recipes run whole steps as CUDA graphs."""
 
-_RELEASE: Final = re.compile(r"\b(?:container|NeMo) ([0-9]{1,4}(?:\.[0-9]{1,4})*)")
+_RELEASE: Final = re.compile(r"\b(?:container|NeMo) ([0-9]{1,4}(?:\.[0-9]{1,4}){0,2})")
 
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (r"nvfp4|fp4", "nvfp4"),

@@ -49,7 +49,8 @@ def check_plan(plan: Plan) -> Plan:
     routing = tuple(plan.routing) if isinstance(plan.routing, tuple | list) else plan.routing
     if routing == ():
         raise InputError("bad-value", "routing is an empty list", hint="give a number, or one for each layer")
-    for factor in routing if isinstance(routing, tuple) else () if routing is None else (routing,):
+    factors = routing if isinstance(routing, tuple) else (1.0 if routing is None else routing,)
+    for factor in factors:
         hint = "expected how many times the mean the busiest rank receives, 1 or more"
         if isinstance(factor, str | bytes):
             raise InputError("bad-value", f"routing is a text, {factor!r}", hint=hint)

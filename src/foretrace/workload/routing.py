@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import NormalDist
 from typing import Final, TypeVar
 
 from foretrace.models.model import Experts
 
 PUBLISHED_ROUTING: Final = 1.30
 """The busiest rank over the mean in training DeepSeek-V3 with its own balancing: UltraEP (arXiv:2606.04101), Figure 11
-and the lower end of the range in the abstract. Less well balanced models there have 2.23 and 2.86."""
+and the lower end of the range in the abstract."""
 PUBLISHED_RANKS: Final = 64
 PUBLISHED_EXPERTS: Final = 256
+"""Expert-parallel ranks and experts of a layer in that run."""
+
+UNEVEN_ROUTING: Final = 2.86
+"""The same of Qwen3 235B, the least even of the three models there (the third has 2.23)."""
+UNEVEN_RANKS: Final = 64
+UNEVEN_EXPERTS: Final = 128
 """Expert-parallel ranks and experts of a layer in that run."""
 
 
@@ -33,17 +40,27 @@ def layer_routing(routing: _Routing | tuple[float, ...], layer: int | None = Non
     return max(routing) if layer is None else routing[layer]
 
 
+def expected_maximum(count: int) -> float:
+    """Returns how many standard deviations above the mean the largest of normal numbers is expected.
+
+    Blom's formula, Statistical Estimates and Transformed Beta-Variables, 1958; off by less than 0.03.
+    """
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
 def _excess(experts: int, ranks: int) -> float:
     """Returns the excess of the busiest rank over the mean, in relative spreads of one expert's tokens.
 
-    Where experts are independent, the relative spread of a rank falls with the square root of its experts. The largest
-    of n normal numbers is expected about sqrt(2 ln n) standard deviations above the mean.
+    Where experts are independent, the relative spread of a rank falls with the square root of its experts.
     """
-    return math.sqrt(2 * math.log(ranks) * ranks / experts)
+    return expected_maximum(ranks) * math.sqrt(ranks / experts)
 
 
 EXPERT_SPREAD: Final = (PUBLISHED_ROUTING - 1) / _excess(PUBLISHED_EXPERTS, PUBLISHED_RANKS)
-"""The relative standard deviation of an expert's tokens that gives the published figure: 0.21."""
+"""The relative standard deviation of an expert's tokens that gives the published figure: 0.257."""
+
+UNEVEN_SPREAD: Final = (UNEVEN_ROUTING - 1) / _excess(UNEVEN_EXPERTS, UNEVEN_RANKS)
+"""The same of the least even model: 1.13."""
 
 
 def assumed_routing(kinds: Iterable[Experts], ranks: int) -> float:
@@ -53,12 +70,18 @@ def assumed_routing(kinds: Iterable[Experts], ranks: int) -> float:
         kinds: The kinds of layers with experts of a model.
         ranks: The ranks that share the experts of a layer.
     """
-    return max((min(_assumed(moe, ranks), max_routing(moe, ranks)) for moe in kinds), default=1.0)
+    return _spread_routing(kinds, ranks, EXPERT_SPREAD)
 
 
-def _assumed(moe: Experts, ranks: int) -> float:
-    factor = 1 + EXPERT_SPREAD * _excess(moe.count, ranks)
-    return round(factor + 1e-9, 2)  # halves, which powers of two give, are rounded up on every CPU
+def least_even_routing(kinds: Iterable[Experts], ranks: int) -> float:
+    """Returns the routing of routers that are as uneven as the least even published one: see `assumed_routing`."""
+    return _spread_routing(kinds, ranks, UNEVEN_SPREAD)
+
+
+def _spread_routing(kinds: Iterable[Experts], ranks: int, spread: float) -> float:
+    # Halves of hundredths, which powers of two give, are rounded up on every CPU.
+    factors = ((round(1 + spread * _excess(moe.count, ranks) + 1e-9, 2), max_routing(moe, ranks)) for moe in kinds)
+    return max((min(pair) for pair in factors), default=1.0)
 
 
 def max_routing(moe: Experts, ranks: int) -> float:

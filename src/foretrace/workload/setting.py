@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
-from foretrace.models.model import Model
+from foretrace.models.model import Experts, Model
 from foretrace.workload.plan import Plan
-from foretrace.workload.routing import layer_routing
+from foretrace.workload.routing import layer_routing, least_even_routing
 from foretrace.workload.rules.sizes import BOTH_ENDS
 from foretrace.workload.stack import HostPace, Stack
+
+MANY_RING_RANKS: Final = 4
+"""Ranks of PyTorch's ring attention from which on published runs of torchtitan are slower than can be explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,18 @@ class Setting:
     def routing_of(self, layer: int | None = None) -> float:
         """Returns the routing of a layer by number; without a number, that of the most uneven layer."""
         return layer_routing(self.routing, layer)
+
+    @property
+    def has_slow_ring(self) -> bool:
+        """Whether PyTorch's ring attention runs over so many ranks that published runs are slower than explained."""
+        return self.stack.pytorch_ring and self.plan.cp >= MANY_RING_RANKS
+
+    @property
+    def least_even_routing(self) -> float:
+        """The routing of a router that is as uneven as the least even published one."""
+        return least_even_routing(
+            (layer.feed_forward for layer in self.model.layers if isinstance(layer.feed_forward, Experts)), self.plan.ep
+        )
 
     @property
     def splits_parameters(self) -> bool:

@@ -161,8 +161,6 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
     if plan.schedule is None and plan.pp > 1:
         chosen.append(f"schedule {setting.schedule}")
-    if setting.model.has_experts and plan.ep > 1 and plan.dispatcher == "alltoall":
-        chosen.append("dispatcher alltoall")
     if plan.routing is None and setting.routing_of() > 1:
         chosen.append(f"--routing {setting.routing_of():g}x, tokens of the busiest expert rank over the mean")
     notes = [Diagnostic("note", "assumed", f"not given, taken: {'; '.join(chosen)}")] if chosen else []
@@ -184,7 +182,8 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         most = "up to " * isinstance(setting.routing, tuple) + f"{setting.routing_of():g} times the mean"
         text = f"every expert rank is taken to be as busy as the busiest, {most}: memory is an upper bound"
         if plan.routing is None:
-            text += "; the factor is scaled from one run of DeepSeek-V3, and the band holds for it alone"
+            uneven = f"{setting.least_even_routing:g}"
+            text += f"; the factor is scaled from one run of DeepSeek-V3, the band reaches up to {uneven}"
         notes.append(Diagnostic("note", "assumed", text))
     if plan.moe_overlap and moe and plan.ep > 1:
         text = (
@@ -214,14 +213,13 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
 
 def _warnings(setting: Setting) -> list[Diagnostic]:
     """Returns where the answer is known to be too good, and what costs time for nothing."""
-    plan = setting.plan
     warnings: list[Diagnostic] = []
     for module in recomputed_modules(setting):
         if dropped_share(setting, module) < MIN_DROPPED:
             text = f"recomputing {module} saves nothing here: {_no_gain(setting, module)}"
             warnings.append(Diagnostic("warning", "recompute-saves-nothing", text))
-    if plan.cp >= 4:
-        text = "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
+    if setting.has_slow_ring:
+        text = "published runs with PyTorch's ring over 4 ranks or more were a third slower (docs/accuracy.md)"
         warnings.append(Diagnostic("warning", "uncertain", text))
     return warnings
 
@@ -252,7 +250,10 @@ def _idle(setting: Setting, sizes: PlanSizes) -> list[str]:
         (plan.dispatcher != "alltoall" and IDLE["dispatcher"](sizes), f"dispatcher {plan.dispatcher} (ep is 1)"),
         (plan.cuda_graphs == "router" and not moe, "cuda_graphs router (no experts)"),
         (plan.moe_overlap and IDLE["moe_overlap"](sizes), f"moe overlap ({'ep is 1' if moe else 'no experts'})"),
-        (setting.stack.fp8_scales == "rows" and plan.precision != "fp8", f"scales of rows ({plan.precision})"),
+        (
+            setting.stack.fp8_scales == "rows" and plan.precision != "fp8",
+            f"row-wise scales (precision is {plan.precision})",
+        ),
         (plan.schedule is not None and IDLE["schedule"](sizes), f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and IDLE["sequence_parallel"](sizes), "sequence parallelism (tp is 1)"),
         *(

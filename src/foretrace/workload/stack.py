@@ -116,7 +116,7 @@ class Stack:
     """Whether the router's probabilities travel in an all-to-all of their own, next to the tokens'."""
     pads_rows: bool = False
     """8-bit recipes behind NCCL's all-to-all: whether experts' rows are copied into padded ones, and back."""
-    separate_clamps: bool = False
+    separate_expert_operators: bool = False
     """Whether clamps before a gated activation, and biases of experts behind it, are operators of their own."""
     hybridep_sms: int = 16
     """SMs that HybridEP holds."""
@@ -149,8 +149,6 @@ class Stack:
     """Whether quantized weights are kept over the microbatches of a step, in both directions of products."""
     expandable_segments: bool = False
     """Whether its launcher lets the segments of PyTorch's allocator grow."""
-    launches_torch: bool = True
-    """Whether its launches are those of plain PyTorch, not of Transformer Engine's modules."""
     launch_source: str = ""
     """Whose the time of a launch is; "": this stack's."""
     version: str = ""
@@ -175,7 +173,8 @@ class Stack:
 
     def on_host(self, pace: HostPace) -> Stack:
         """Returns the stack on a host that launches kernels at another pace."""
-        factor = pace.torch_factor if self.launches_torch and pace.torch_factor is not None else pace.factor
+        torch_factor = pace.factor if pace.torch_factor is None else pace.torch_factor
+        factor = pace.factor if self.runs_transformer_engine else torch_factor
         return replace(self, launch_s=self.launch_s * factor, launch_source=pace.source)
 
     def splits_parameters(self, zero: int) -> bool:

@@ -53,7 +53,7 @@ TORCH_EAGER: Final = Stack(
     offloads_modules=True,
     early_stop=True,
     router_launches=12,
-    separate_clamps=True,
+    separate_expert_operators=True,
     clips_gradients=False,
     zero2_splits="parameters",
     sources=(
@@ -77,7 +77,7 @@ TORCH_COMPILE: Final = replace(
     recompute_modules=_WRAPPED_MODULES,
     offloads_modules=False,
     router_launches=4,
-    separate_clamps=False,
+    separate_expert_operators=False,
     sources=(
         "what is kept: torch/_functorch/partitioners.py, ban_recompute_materialized_backward (inputs of products are)",
         "loss: torch/_inductor, scatter upon a constant tensor becomes pointwise",
@@ -105,7 +105,6 @@ MEGATRON_CORE: Final = Stack(
     param_overlap=True,
     hides_tp_backward=True,
     launch_s=_EAGER_LAUNCH_S,
-    launches_torch=False,
     padded_vocab=128,
     copies_kv_heads=True,
     copies_value=True,
@@ -120,7 +119,7 @@ MEGATRON_CORE: Final = Stack(
     permute_launches=5,
     sends_probabilities=True,
     pads_rows=True,
-    separate_clamps=True,
+    separate_expert_operators=True,
     precision_aware_optimizer=True,
     keeps_quantized_weights=True,
     keeps_shared_inputs=True,
@@ -251,7 +250,7 @@ FSDP_COMPILE: Final = replace(
     rope="compiled",
     launch_s=_COMPILED_LAUNCH_S,
     router_launches=4,
-    separate_clamps=False,
+    separate_expert_operators=False,
     sources=(
         *_without(FSDP.sources, "launch"),
         "loss: not compiled (torchtitan/train.py of 2024: compiling it caused CUDA errors, turned off)",
@@ -263,7 +262,7 @@ FSDP_COMPILE_ROWWISE: Final = replace(
     FSDP_COMPILE,
     name="fsdp-compile-rowwise",
     version="",
-    title="The same with torchao's row-wise recipe of fp8",
+    title="FSDP2 as in torchtitan, each block compiled, row-wise fp8 of torchao",
     fp8_scales="rows",
     sources=(
         *FSDP_COMPILE.sources,
@@ -427,7 +426,7 @@ def stack(name: str, *, where: str | None = None) -> Stack:
     versions = VERSIONS.get(plain, ())
     if not versions:
         problem = f"versions of {plain} are not told apart"
-        raise InputError("unknown-name", problem, where=where, hint=f"leave out @{asked.strip()}")
+        raise InputError("bad-value", problem, where=where, hint=f"leave out @{asked.strip()}")
     number = _number_of(asked)
     if number is None or len(number) < len(_number_of(versions[0].version) or ()):
         known = ", ".join(f"@{version.version}" for version in versions)

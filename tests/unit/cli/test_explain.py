@@ -140,7 +140,7 @@ def test_what_one_could_do_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
     real = shared("data", "traces", "moe16", "pp4_tp1_ep4_expn16_dp4_nl8_hs4096_sl1024") / "real"
     found = answer_of(capsys, "explain", real)["remedies"]
     assert [one["option"] for one in found] == [
-        "--routing balanced",
+        "--routing 1x",
         "--microbatches 32",
         "--schedule zb-h1",
         "--schedule interleaved-1f1b",

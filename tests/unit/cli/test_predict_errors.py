@@ -92,7 +92,7 @@ class TestStacks:
         [
             ("megatron-core@latest", "bad-value"),
             ("megatron-core@", "bad-value"),
-            ("torch-eager@2.9", "unknown-name"),
+            ("torch-eager@2.9", "bad-value"),
             ("megatron-cor@0.16", "unknown-name"),
         ],
     )

@@ -16,13 +16,25 @@ from foretrace.hardware.presets import cluster
 from foretrace.readings.answer.answer import BandPart
 from foretrace.readings.answer.answer_file import open_answer
 from foretrace.readings.lanes import LaneUse
-from foretrace.simulation.model_error import MIN_WARNED, PRICES, REASONS, WIDTHS, reasons, with_model_error
+from foretrace.simulation.model_error import (
+    MIN_WARNED,
+    OVERLAP,
+    PRICES,
+    REASONS,
+    ROUTING,
+    WIDTHS,
+    reasons,
+    tried_parts,
+    with_model_error,
+)
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
+from shared_files import ROOT
 
 DENSE = Plan(gpus=8, tp=2, gbs=32)
 STEP = "model of the step"
 ACROSS = "experts across nodes"
+NARROW = "products in 8 bits or fewer"
 NODES = Machine("h100-dgx", prices="model")
 """Nodes of 8 GPUs, which ranks fill in order."""
 
@@ -70,14 +82,15 @@ def test_squares_of_the_parts_add_up_to_the_band(answer: Answer, experts: Answer
     for given in (answer, experts):
         assert {PRICES, STEP} <= {part.name for part in given.band_parts}
         assert widths(given) == pytest.approx(summed(given.band_parts))
-    assert {"experts"} == {part.name for part in experts.band_parts} - {part.name for part in answer.band_parts}
+    more = {part.name for part in experts.band_parts} - {part.name for part in answer.band_parts}
+    assert more == {"experts", ROUTING}
 
 
 def test_the_largest_part_comes_first(answer: Answer) -> None:
     parts = with_model_error(bare(answer, 0.6, 1.01), setting(precision="fp8"), NODES).band_parts
-    assert [part.name for part in parts] == [PRICES, "8-bit products", STEP]
+    assert [part.name for part in parts] == [PRICES, NARROW, STEP]
     parts = with_model_error(bare(answer, 0.99, 1.01), setting(precision="fp8"), NODES).band_parts
-    assert [part.name for part in parts] == ["8-bit products", STEP, PRICES]
+    assert [part.name for part in parts] == [NARROW, STEP, PRICES]
 
 
 def test_prices_and_the_model_of_the_step_by_hand(answer: Answer) -> None:
@@ -121,8 +134,8 @@ def test_other_jobs_have_the_band_of_their_prices() -> None:
     ("name", "plan", "more"),
     [
         ("llama3-8b", {}, set()),
-        ("llama3-8b", {"precision": "fp8"}, {"8-bit products"}),
-        ("llama3-8b", {"precision": "nvfp4"}, {"8-bit products"}),
+        ("llama3-8b", {"precision": "fp8"}, {NARROW}),
+        ("llama3-8b", {"precision": "nvfp4"}, {NARROW}),
         ("llama3-8b", {"cp": 2}, {"context parallelism"}),
         ("llama3-8b", {"stack": "megatron-core@0.15"}, set()),
         ("llama3-8b", {"stack": "megatron-core@0.15.2"}, set()),
@@ -192,6 +205,52 @@ def test_a_step_that_launches_decide_has_a_busy_host() -> None:
     assert "host" in {part.name for part in slow.band_parts}
     replayed = answered("llama3.2-1b", Plan(gpus=1, gbs=1, seq_len=512, stack="torch-eager", cuda_graphs="full"))
     assert "host" not in {part.name for part in replayed.band_parts}
+
+
+def step_with(steps: dict[str, float]) -> Any:
+    """Returns a stand-in for simulations, which takes the seconds of a step by the field that differs."""
+    return lambda **options: steps[next(iter(options))]
+
+
+def test_an_assumed_routing_reaches_from_balance_to_the_least_even_router() -> None:
+    given = setting("mixtral-8x7b", gpus=8, tp=1, ep=8)
+    assumed, uneven = given.routing_of(), given.least_even_routing
+    (part,) = tried_parts(given, 10.0, step_with({"routing": 10.0 + 3 * (uneven - assumed)}))
+    assert part.name == ROUTING and uneven > assumed > 1
+    assert (part.low, part.high) == pytest.approx((1 - 0.3 * (assumed - 1), 1 + 0.3 * (uneven - assumed)))
+
+
+@pytest.mark.parametrize(
+    ("plan", "parts"),
+    [
+        ({"ep": 1}, set()),
+        ({"ep": 8, "routing": 1.3}, set()),
+        ({"ep": 8, "routing": 1.3, "moe_overlap": True}, {OVERLAP}),
+        ({"ep": 8, "moe_overlap": True}, {OVERLAP, ROUTING}),
+        ({"ep": 1, "moe_overlap": True}, set()),
+    ],
+)
+def test_what_is_stated_is_not_tried(plan: dict[str, Any], parts: set[str]) -> None:
+    given = setting("mixtral-8x7b", gpus=8, tp=1, **plan)
+    found = tried_parts(given, 10.0, step_with({"routing": 12.0, "moe_overlap": 11.0}))
+    assert {part.name for part in found} == parts
+    assert all(part.low <= 1 <= part.high for part in found)
+
+
+def test_an_overlap_is_as_sure_as_the_step_without_it() -> None:
+    given = setting("mixtral-8x7b", gpus=8, tp=1, ep=8, routing=1.0, moe_overlap=True)
+    (part,) = tried_parts(given, 10.0, step_with({"moe_overlap": 11.0}))
+    assert (part.low, part.high) == pytest.approx((1.0, 1.1))
+    (part,) = tried_parts(given, 10.0, step_with({"moe_overlap": 9.0}))
+    assert (part.low, part.high) == (1.0, 1.0), "a step that the overlap does not shorten is no bound"
+
+
+def test_the_page_has_every_width() -> None:
+    page = (ROOT / "docs" / "predict.md").read_text(encoding="utf-8")
+    cells = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| ")]
+    stated = {name.strip(): width.strip() for name, width in cells}
+    assert {name: stated[name] for name in WIDTHS} == {name: f"{width:.2f}" for name, width in WIDTHS.items()}
+    assert {ROUTING, OVERLAP, PRICES} <= stated.keys()
 
 
 def test_every_reason_has_a_name_of_its_own() -> None:

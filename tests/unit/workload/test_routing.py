@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 
@@ -13,7 +14,15 @@ from foretrace.models.presets import model as preset
 from foretrace.workload.job_file import read_job
 from foretrace.workload.launch.read_launch import read_launch
 from foretrace.workload.plan import Plan
-from foretrace.workload.routing import PUBLISHED_ROUTING, assumed_routing, layer_routing, max_routing
+from foretrace.workload.routing import (
+    PUBLISHED_ROUTING,
+    UNEVEN_ROUTING,
+    assumed_routing,
+    expected_maximum,
+    layer_routing,
+    least_even_routing,
+    max_routing,
+)
 from foretrace.workload.setting import settled_plan
 from foretrace.workload.settle import settle
 from foretrace.workload.step_spec import works_of
@@ -35,12 +44,25 @@ def test_the_published_run_has_the_published_figure() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ranks", "factor"),
-    # 1 + 0.208 sqrt(2 ln ranks / (experts / ranks)), by hand.
-    [("deepseek-v3", 8, 1.08), ("qwen3-30b-a3b", 8, 1.11), ("mixtral-8x7b", 8, 1.42), ("mixtral-8x7b", 1, 1.0)],
+    # 1 + 0.257 x sqrt(ranks / experts), of 8 ranks x 1.434, by hand.
+    [("deepseek-v3", 8, 1.07), ("qwen3-30b-a3b", 8, 1.09), ("mixtral-8x7b", 8, 1.37), ("mixtral-8x7b", 1, 1.0)],
 )
 def test_fewer_experts_of_a_rank_are_less_even(name: str, ranks: int, factor: float) -> None:
     assert assumed_routing([experts_of(name)], ranks) == factor
     assert settle(preset(name), Plan(gpus=ranks, ep=ranks)).routing == factor
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 64, 256, 4096])
+def test_the_largest_of_normal_numbers(count: int) -> None:
+    """The mean of the largest is the integral of x, weighted by its density."""
+    normal, step = NormalDist(), 1e-3
+    places = [step * i for i in range(-8000, 8001)]
+    mean = step * sum(count * x * normal.pdf(x) * normal.cdf(x) ** (count - 1) for x in places)
+    assert expected_maximum(count) == pytest.approx(mean, abs=0.03)
+
+
+def test_the_least_even_run_has_its_published_figure() -> None:
+    assert least_even_routing([experts_of("qwen3-235b-a22b")], 64) == UNEVEN_ROUTING
 
 
 def test_there_is_no_more_than_all_tokens_or_all_copies() -> None:
@@ -51,10 +73,10 @@ def test_there_is_no_more_than_all_tokens_or_all_copies() -> None:
 
 
 def test_what_is_assumed_is_reported_with_its_option() -> None:
-    assert "--routing 1.11x" in notes("qwen3-30b-a3b", Plan(gpus=8, ep=8), "assumed")
-    assert "--routing" not in notes("qwen3-30b-a3b", Plan(gpus=8, ep=8, routing=1.11), "assumed")
+    assert "--routing 1.09x" in notes("qwen3-30b-a3b", Plan(gpus=8, ep=8), "assumed")
+    assert "--routing" not in notes("qwen3-30b-a3b", Plan(gpus=8, ep=8, routing=1.09), "assumed")
     assert "--routing" not in notes("qwen3-30b-a3b", Plan(gpus=8), "assumed")
-    assert settled_plan(settle(QWEN, Plan(gpus=8, ep=8)))["routing"] == 1.11
+    assert settled_plan(settle(QWEN, Plan(gpus=8, ep=8)))["routing"] == 1.09
 
 
 def test_one_rank_with_all_experts_is_balanced() -> None:

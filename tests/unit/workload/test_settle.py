@@ -202,13 +202,14 @@ def test_a_schedule_that_nobody_could_write_down(plan: Plan, problem: str) -> No
 
 
 def test_what_is_known_to_be_too_good_is_a_warning() -> None:
-    def warnings(**plan: int) -> list[str]:
-        found = settle(preset("llama3-8b"), Plan(gpus=32, gbs=64, **plan)).diagnostics  # type: ignore[arg-type]
-        return [one.message for one in found if one.level == "warning"]
+    def warnings(**plan: Any) -> list[str]:
+        found = settle(preset("llama3-8b"), Plan(gpus=32, gbs=64, **plan)).diagnostics
+        return [one.code for one in found if one.level == "warning"]
 
     assert warnings() == []
     assert warnings(zero=2) == []
-    assert "cp of 4" in warnings(cp=4)[0]
+    assert warnings(cp=4) == warnings(cp=2, stack="fsdp") == []
+    assert len(warnings(cp=4, stack="fsdp")) == 1
 
 
 def test_routing_may_differ_by_layer() -> None:

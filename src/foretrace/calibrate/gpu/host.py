@@ -86,9 +86,9 @@ def _small_model(bench: Bench, clock: Clock) -> dict[str, str]:
     seconds = [median(time_[part] for time_ in times) for part in range(3)]
     loss = forward()
     counts = [
-        count_launches(torch, clock, forward),
-        count_launches(torch, clock, loss.backward),
-        count_launches(torch, clock, optimizer.step),
+        profiled_launches(torch, clock, forward),
+        profiled_launches(torch, clock, loss.backward),
+        profiled_launches(torch, clock, optimizer.step),
     ]
     if not all(counts):
         raise RuntimeError("the profiler saw no launches")
@@ -126,7 +126,7 @@ def _layer(torch: Any, x: Any, cosine: Any, first: Any, qkv: Any, out: Any, seco
     return x + functional.linear(functional.silu(gate) * rest, down)
 
 
-def count_launches(torch: Any, clock: Clock, call: Callable[[], object]) -> int:
+def profiled_launches(torch: Any, clock: Clock, call: Callable[[], object]) -> int:
     """Returns the number of kernels that a call launches; what copies or fills memory counts as one."""
     profiler = torch.profiler
     clock.wait()

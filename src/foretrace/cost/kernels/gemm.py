@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from foretrace.basics.arrays import Bools, Floats
+from foretrace.basics.arrays import Floats, Mask
 from foretrace.basics.elementary import p_norm
 from foretrace.cost.kernels.parameters import GemmFit
 
@@ -62,7 +62,7 @@ class Products(NamedTuple):
     k: Floats
     batch: Floats
     moved_bytes: Floats
-    random_rows: Bools | bool = False
+    random_rows: Mask | bool = False
     lost_rows: float = 0.0
 
 

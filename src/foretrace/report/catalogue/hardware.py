@@ -202,7 +202,7 @@ def _node_facts(node: Node) -> list[tuple[str, str]]:
         ("  GPUs", f"{node.gpus} × {node.gpu.name}"),
         ("  joined by links", joined),
         ("  NICs", f"{node.nics} × {node.nic.name}, {_line_rate(node.nic)} each"),
-        *([("  host", _host(node))] if node.launch_factor != 1 else []),
+        *([("  host", _host(node))] if {node.launch_factor, node.torch_launch_factor} - {1, None} else []),
     ]
 
 

@@ -54,8 +54,8 @@ NEAR: Final = 1.25
 more option such as partial recomputation may be enough."""
 MAX_NEAR: Final = 400
 """Near misses that are estimated, those that lack least first: bounds of as many take a fraction of a second."""
-_OF_ALL_PLANS: Final = ("nearest-version", "uncertain", "field-ignored", "not-modelled")
-"""Codes of notes of the best plan that say something of the search."""
+_SHARED_CODES: Final = ("nearest-version", "uncertain", "field-ignored", "not-modelled")
+"""Codes of the best plan's notes that hold for every plan of a search."""
 
 MIN_TIME_S: Final = 1e-3
 """The time that is left to a search whose time is over: it simulates one plan."""
@@ -453,7 +453,7 @@ class _Search:
     def _notes_of(self, plan: Plan) -> list[Diagnostic]:
         """Returns what the answer of the best plan would say of all plans: its software, and what has no effect."""
         setting = self.closed_form.setting(plan)
-        notes = [note for note in setting.diagnostics if note.code in _OF_ALL_PLANS]
+        notes = [note for note in setting.diagnostics if note.code in _SHARED_CODES]
         if self.request.plan.stack is None and "stack" not in self.request.axes:
             text = f"not given, taken: software as {setting.stack.title}; {setting.stack.name} {setting.stack.version}"
             notes.insert(0, Diagnostic("note", "assumed", text.strip()))

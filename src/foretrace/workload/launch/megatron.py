@@ -465,9 +465,13 @@ def _write_cuda_graphs(setting: Setting) -> Options:
 
 
 def _read_cuda_graphs(reading: Reading) -> dict[str, PlanValue]:
-    graphs = reading.word("cuda-graph-impl", "none", ("none", "local", "transformer_engine"))
+    """Reads what CUDA graphs replay. Newer releases name the modules of a layer by an option of their own."""
+    graphs = reading.word("cuda-graph-impl", "none", ("none", "local", "transformer_engine", "full_iteration"))
     older = reading.has("enable-cuda-graph", "external-cuda-graph")
-    scope = [word for value in reading.values("cuda-graph-scope") for word in value.split(",")]
+    texts = (*reading.values("cuda-graph-scope"), *reading.values("cuda-graph-modules"))
+    scope = [word for value in texts for word in value.split(",")]
+    if graphs == "none" and not older:
+        return {}
     for word in scope:
         if word not in _SCOPES:
             problem = f'scope "{shortened(word)}" of CUDA graphs is not known'
@@ -479,11 +483,15 @@ def _read_cuda_graphs(reading: Reading) -> dict[str, PlanValue]:
             )
         if word in _LARGER_SCOPES:
             reading.say("replaced-option", f"graphs of {word} are taken as {_LARGER_SCOPES[word]}", "cuda-graph-scope")
-    if "full_iteration" in scope:
+    if graphs == "full_iteration" or "full_iteration" in scope:
         return {"cuda_graphs": "full"}
-    if graphs == "none" and not older:
-        return {}
-    return {"cuda_graphs": "router" if scope and set(scope) <= set(_ROUTER_SCOPE) else "partial"}
+    if scope and set(scope) <= set(_ROUTER_SCOPE):
+        return {"cuda_graphs": "router"}
+    routes = reading.model is not None and reading.model.has_experts
+    if not scope or (routes and not set(scope) & {*_ROUTER_SCOPE, *_LARGER_SCOPES}):
+        text = f"graphs of {' and '.join(scope) or 'whole layers'} are taken as partial: attention and routers"
+        reading.say("replaced-option", text, "cuda-graph-impl")
+    return {"cuda_graphs": "partial"}
 
 
 def _write_dispatcher(setting: Setting) -> Options:
@@ -507,6 +515,8 @@ def _read_dispatcher(reading: Reading) -> dict[str, PlanValue]:
     usual = "deepep" if reading.has("moe-enable-deepep") else ""
     backend = reading.word("moe-flex-dispatcher-backend", usual, ("", "deepep", "hybridep"))
     kind = "flex" if backend else "alltoall"
+    if backend and not reading.has("moe-token-dispatcher-type"):
+        reading.plan_guesses["dispatcher"] = "moe-token-dispatcher-type is not given: taken as flex"
     if reading.model is None or reading.model.has_experts:
         kind = reading.word("moe-token-dispatcher-type", kind, _DISPATCHERS)
     if kind in ("allgather", "alltoall_seq"):

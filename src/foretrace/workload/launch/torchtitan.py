@@ -342,9 +342,11 @@ def _read_dispatcher(reading: Reading) -> dict[str, PlanValue]:
 
 
 def _read_stack(reading: Reading) -> dict[str, PlanValue]:
-    compiles = reading.flag(_COMPILE) or reading.flag(_OLD_COMPILE)
-    compiles_loss = any("loss" in value.split(",") for value in reading.values(_COMPONENTS))
-    if not compiles:
+    """Reads what is compiled. Without `components`, torchtitan compiles model and loss; its older option knows none."""
+    compiles = reading.flag(_COMPILE)
+    components = [word for value in reading.values(_COMPONENTS) for word in value.split(",")]
+    compiles_loss = compiles and (not components or "loss" in components)
+    if not (reading.flag(_OLD_COMPILE) or compiles):
         return {"stack": "fsdp"}
     return {"stack": f"fsdp-compile@{FSDP_COMPILE_2025.version}" if compiles_loss else "fsdp-compile"}
 

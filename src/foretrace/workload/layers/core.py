@@ -96,7 +96,7 @@ def _kernel(shape: Shape, heads: Heads, q_parts: int, kv_parts: int, count: int,
         pairs=count,
         backend=shape.stack.attention,
         dtype=shape.out,
-        window=min(heads.window, shape.seq_len) if heads.window else 0,
+        window=heads.window if heads.window and heads.window < max(shape.documents or (shape.seq_len,)) else 0,
     )
 
 

@@ -1,7 +1,7 @@
 """Mixtures of experts: router, dispatch, grouped products, combination, and shared experts next to them.
 
-As Megatron-core's dispatchers do it (megatron/core/transformer/moe/token_dispatcher.py). Experts are taken as
-balanced within a rank; `routing` makes every rank as busy as the busiest. How the all-to-alls of tokens go is a text
+As Megatron-core's dispatchers do it (megatron/core/transformer/moe/token_dispatcher.py). Tokens choose the experts of a
+rank at random; `routing` makes every rank as busy as the busiest. How the all-to-alls of tokens go is a text
 they carry (`foretrace.program.dispatch`); what that takes depends on where ranks sit, and is for `cost` to say.
 """
 
@@ -21,9 +21,11 @@ from foretrace.workload.layers.mlp import products
 from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, in_graph, run, stream
 from foretrace.workload.layers.pointwise import activation, joined_gradients, norm, residual
 from foretrace.workload.layers.shape import Shape
+from foretrace.workload.routing import expected_maximum
 
 FUSED_PREPROCESS_LAUNCHES: Final = 4
-"""Operators before a dispatch of DeepEP or HybridEP, whose own kernels lay out and count the routing map."""
+"""Operators before a dispatch of DeepEP or HybridEP, whose own kernels lay out and count the routing map: mask, sums
+and casts of megatron/core/transformer/moe/token_dispatcher.py, `_DeepepManager.setup_metadata`. A judgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Routed:
     """Rows its experts work on, those of its expert-tensor group included."""
     width: int
     """Of each expert here."""
+    share: float
+    """The share of all tokens that goes to an expert."""
     launched: int
     """How many launches one kernel for all of them takes."""
     way: str | None = None
@@ -58,7 +62,7 @@ def routed(shape: Shape, moe: Experts) -> Routed:
     groups = max(moe.count // shape.ep, 1)
     fused = fuses_experts(shape)
     launched = groups if shape.stack.separate_experts and not fused else 1
-    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), launched, way, fused)
+    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), moe.topk / moe.count, launched, way, fused)
 
 
 def fuses_experts(shape: Shape) -> bool:
@@ -86,7 +90,7 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
     if there.fused_products:
         act = replace(act, forward=(), backward=())
     behind = [_combine(shape, there), residual(shape, "mlp residual")]
-    if moe.expert.bias and shape.stack.separate_clamps and not there.fused_products:
+    if moe.expert.bias and shape.stack.separate_expert_operators and not there.fused_products:
         behind = [_bias(shape, there), *behind]
     return [
         *in_graph(before, "router"),
@@ -100,7 +104,7 @@ def mixture(shape: Shape, moe: Experts) -> list[Piece]:
 
 
 def _preprocess(shape: Shape, moe: Experts) -> list[Piece]:
-    """Counts of tokens for each expert and rank: small operators, after which the host waits for the counts.
+    """Returns what counts tokens for each expert and rank: small operators, after which the host waits for the counts.
 
     Behind an all-to-all of NCCL every rank needs the counts of all others. HybridEP finds them in a kernel of its own,
     from the routing map that it gathers first.
@@ -120,9 +124,11 @@ def _preprocess(shape: Shape, moe: Experts) -> list[Piece]:
 def _syncs(shape: Shape) -> bool:
     """Returns whether the host waits for the counts.
 
-    low_latency writes at places that no count decides; fused products read the counts on the GPU.
+    low_latency writes at places that no count decides. Fused products read the counts on the GPU, and so does
+    HybridEP; NCCL and DeepEP need them on the host.
     """
-    return shape.syncs and shape.dispatcher != "low_latency" and not fuses_experts(shape)
+    on_gpu = fuses_experts(shape) and (shape.ep == 1 or shape.dispatcher == "hybridep")
+    return shape.syncs and shape.dispatcher != "low_latency" and not on_gpu
 
 
 def _bias(shape: Shape, there: Routed) -> Piece:
@@ -309,7 +315,7 @@ def _sends_unsorted(shape: Shape) -> bool:
 
 
 def _to_all(shape: Shape, name: str, phase: Phase, sent: int, way: str | None) -> Call:
-    """An all-to-all in which the busiest rank receives `routing` times what it would if all were equal."""
+    """Returns an all-to-all in which the busiest rank receives `routing` times what it would if all were equal."""
     return Call(name, phase, Collective.ALL_TO_ALL, "ep", math.ceil(sent * shape.routing), way=way)
 
 
@@ -367,11 +373,11 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
 def _busiest(rows: int, there: Routed) -> int:
     """Returns the rows of a rank's busiest expert, where tokens choose experts at random.
 
-    The number of an expert's rows is binomial, with a variance of about its mean. The largest of n such numbers is
-    expected sqrt(2 ln n) standard deviations above it.
+    The number of an expert's rows is binomial: its variance is the mean times the share of tokens that go elsewhere.
     """
     mean = rows / there.groups
-    return min(rows, math.ceil(mean + math.sqrt(2 * math.log(there.groups) * mean))) if there.groups > 1 else rows
+    deviation = math.sqrt(mean * (1 - there.share))
+    return min(rows, math.ceil(mean + expected_maximum(there.groups) * deviation))
 
 
 def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -> GroupedGemm:

@@ -133,10 +133,10 @@ def activation(
 def _clamps(shape: Shape, mlp: Mlp, name: str, size: int) -> tuple[tuple[Compute, ...], tuple[Compute, ...]]:
     """Returns the clamps of gate and up, `size` bytes each: operators over strided halves, which a copy joins again.
 
-    megatron/core/transformer/moe/experts.py with `activation_func_clamp_value`: chunk, clamp, clamp, cat. Backward: two
-    clamps' gradients and the gradient of the split, a concatenation.
+    megatron/core/transformer/moe/experts.py and fusions/fused_bias_geglu.py with `activation_func_clamp_value`: chunk,
+    clamp, clamp, cat. Backward: two clamps' gradients and the gradient of the split, a concatenation.
     """
-    if not (mlp.clamp and mlp.gated and shape.stack.separate_clamps):
+    if not (mlp.clamp and mlp.gated and shape.stack.separate_expert_operators):
         return (), ()
     forward = run(f"{name} clamp", FORWARD, stream("clamp_gates", 4 * size, 4 * size, launches=3))
     back = run(f"{name} clamp backward", INPUT, stream("clamp_gates_backward", 5 * size, 5 * size, launches=3))

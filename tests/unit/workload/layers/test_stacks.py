@@ -91,10 +91,10 @@ def test_a_release_without_patches_is_the_version() -> None:
     ("asked", "code"),
     [
         ("nonsense@26.04", "unknown-name"),
-        ("torch-compile@1", "unknown-name"),
+        ("torch-compile@1", "bad-value"),
         ("megatron-core@16", "bad-value"),
         ("megatron-bridge@2606", "bad-value"),
-        ("torch-eager@2.9", "unknown-name"),
+        ("torch-eager@2.9", "bad-value"),
         ("megatron-core@", "bad-value"),
         ("megatron-core@new", "bad-value"),
         ("megatron-core@0.14rc1", "bad-value"),
