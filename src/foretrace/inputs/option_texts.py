@@ -74,11 +74,11 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "overlap": OptionText(
         "--overlap",
         "grad,param,tp,…",
-        "What runs next to computation: grad, param, tp, pp, of a model moe; dp = grad,param; all; none.",
+        "What runs next to computation: grad, param, tp, pp, for models moe; dp = grad,param; all; none.",
     ),
     "sequence_parallel": OptionText("--sp/--no-sp", "", "Sequence parallelism next to tp."),
     "reshard": OptionText("--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
-    "cuda_graphs": OptionText("--cuda-graphs", "none|router|partial|full", "What the host does not launch."),
+    "cuda_graphs": OptionText("--cuda-graphs", "none|router|partial|full", "What CUDA graphs replay: nothing, routers, attention and routers, or all."),
     "offload_optimizer": OptionText("--offload-optimizer", "", "Optimizer state on the host."),
     "offload_layers": OptionText("--offload-layers", "N", "Layers of a stage whose activations go to the host."),
     "offload_modules": OptionText(
@@ -90,7 +90,7 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "routing": OptionText(
         "--routing",
         "1.3x|balanced|FILE",
-        "How uneven tokens go to experts: busiest rank over mean; of a model also a file, a line a layer.",
+        "Tokens of the busiest expert rank over the mean; for models also a file with a line per layer.",
     ),
     "dispatcher": OptionText(
         "--dispatcher",

@@ -387,7 +387,8 @@ def _limits(low: float, high: float) -> str:
     """Returns the band of a source, as how far it may be off."""
     if low == high == 1.0:
         return ""
-    return f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)"
+    below = f"{(1 - low) * 100:.0f}"
+    return f" ({MINUS * (below != '0')}{below} to +{(high - 1) * 100:.0f} %)"
 
 
 def _urgency(diagnostic: Diagnostic) -> tuple[bool, int, bool]:

@@ -224,7 +224,7 @@ def _default_counts(layers: int, mtp: int, parts: int) -> tuple[list[int], str]:
         return mtp_counts(layers, parts), "MTP and loss take the place of layers in the last part"
     each, left = divmod(layers + 2, parts)
     if left == 0 and parts > 1:
-        return _accounted(layers, parts, ("embedding", "loss")), f"embedding and head count as a layer each of {each}"
+        return _accounted(layers, parts, ("embedding", "loss")), f"with embedding and head as layers, each has {each}"
     each, left = divmod(layers, parts)
     rule = f"{each} in each, one more in the first{f' {left}' if left > 1 else ''}"
     return [each + (part < left) for part in range(parts)], rule

@@ -196,7 +196,7 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         notes.append(Diagnostic("note", "not-modelled", text))
     if stack.keeps_quantized_weights and plan.precision in NARROW_PRECISIONS and not setting.splits_parameters:
         where = " (8-bit scales of tensors: as on Hopper; Blackwell needs one)" * (plan.precision == "fp8")
-        text = f"quantized weights are taken to be kept over the step, once for either direction of products{where}"
+        text = f"quantized weights are taken to be kept over the step, for both directions of products{where}"
         notes.append(Diagnostic("note", "assumed", text))
     if setting.schedule in ("dualpipe", "dualpipe-v") and moe and plan.ep > 1 and not plan.moe_overlap:
         text = f"{setting.schedule}: all-to-alls wait for each other; --overlap moe runs them next to computation"
