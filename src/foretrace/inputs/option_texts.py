@@ -78,7 +78,11 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     ),
     "sequence_parallel": OptionText("--sp/--no-sp", "", "Sequence parallelism next to tp."),
     "reshard": OptionText("--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
-    "cuda_graphs": OptionText("--cuda-graphs", "none|router|partial|full", "What CUDA graphs replay: nothing, routers, attention and routers, or all."),
+    "cuda_graphs": OptionText(
+        "--cuda-graphs",
+        "none|router|partial|full",
+        "What CUDA graphs replay: nothing, routers, attention and routers, or all.",
+    ),
     "offload_optimizer": OptionText("--offload-optimizer", "", "Optimizer state on the host."),
     "offload_layers": OptionText("--offload-layers", "N", "Layers of a stage whose activations go to the host."),
     "offload_modules": OptionText(
