@@ -134,7 +134,7 @@ class _Search:
             self._changed = scenario.machine_for(build_step(step_spec(setting)), self._machine)
         self._domain_gpus = self._changed.needed_cluster().node.domain_gpus
         self._is_enough = _surely_fits
-        self._launches = beyond_launcher(PlanSizes.of(setting.model, self._plan)) is None
+        self._beyond = beyond_launcher(PlanSizes.of(setting.model, self._plan))
         self.nodes = 0
 
     def fitting(self) -> list[Plan]:
@@ -198,7 +198,7 @@ class _Search:
 
     def _fits(self, plan: Plan) -> bool:
         try:
-            if self._launches and beyond_launcher(PlanSizes.of(self._setting.model, plan)) is not None:
+            if beyond_launcher(PlanSizes.of(self._setting.model, plan)) not in (None, self._beyond):
                 return False
             return self._is_enough(static_memory(self._settled(plan), self._for(plan, self._changed)))
         except ForetraceError:

@@ -39,7 +39,6 @@ MAX_WIDTH: Final = 100
 MIN_TEXT_WIDTH: Final = 20
 _BELOW: Final = 6
 """Where a description begins that has a line of its own."""
-"""Columns that the description keeps on a narrow terminal."""
 
 Detail = str | int | float | bool | tuple[str, ...] | None
 
@@ -273,7 +272,8 @@ _LISTS: Final = {
         _stack_cells,
         (
             "keeps: dtypes of weights, gradients and optimizer state; hides: what runs next to computation",
-            "default: megatron-core, or fsdp under ZeRO-3",
+            "default: megatron-core, or fsdp under ZeRO-3; the version above, or another: --stack NAME@VERSION",
+            *(f"{name}@ {' '.join(known.version for known in VERSIONS[name])}" for name in VERSIONS),
         ),
     ),
     "schedules": _List(

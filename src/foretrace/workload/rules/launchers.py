@@ -211,6 +211,14 @@ def _expert_overlap(sizes: JobSizes) -> Flag:
     return implies(sizes.number("moe_overlap") == 1, runs)
 
 
+def _overlap_words(sizes: PlanSizes) -> str:
+    if sizes.plan.ep == 1:
+        return "moe_overlap is on, and ep is 1"
+    if _recomputes_experts(sizes):
+        return "moe_overlap is on, and experts are recomputed"
+    return "moe_overlap is on, and stages have one chunk (vpp is 1)"
+
+
 def _recomputes_experts(sizes: PlanSizes) -> bool:
     return sizes.plan.recompute == "full" or "moe" in (sizes.plan.recompute_modules or ())
 
@@ -248,7 +256,7 @@ ASSERTED: Final = (
         "bad-plan",
         ("moe_overlap", "ep", "vpp"),
         _expert_overlap,
-        lambda _: "moe_overlap is on without ep, with stages of one chunk, or with experts recomputed",
+        _overlap_words,
         "Megatron-core, TransformerConfig.__post_init__, overlap_moe_expert_parallel_comm",
     ),
     Constraint(
@@ -317,9 +325,9 @@ def beyond_launcher(sizes: PlanSizes) -> str | None:
     for name in launcher.values:
         value = getattr(sizes.plan, name)
         if not launcher.offers(name, value):
-            return f"{launcher.title} does not have {name} {'on' if value is True else value}"
+            return f"{name} {'on' if value is True else value} is not offered by {launcher.title}"
     refused = _first_problem(sizes, LAUNCH_CONSTRAINTS)
-    return None if refused is None else f"{launcher.title} refuses it: {refused}"
+    return None if refused is None else f"{refused}: not started by {launcher.title}"
 
 
 def _first_problem(sizes: PlanSizes, constraints: Iterable[Constraint]) -> str | None:
