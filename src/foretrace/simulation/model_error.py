@@ -28,7 +28,7 @@ BUSY_HOST: Final = 0.9
 full width, since the count of launches may be off. Both are judgements."""
 
 PRICES: Final = "prices"
-"""The part of a band that is the band of the prices; the other parts are reasons of `WIDTHS`, and `WARNING`."""
+"""The part of a band that is the band of the prices; the others are reasons of `WIDTHS`, and those below."""
 
 WARNING: Final = "a warning"
 """The part that widens the band of an answer with a warning to `MIN_WARNED`."""
@@ -80,7 +80,7 @@ class Reason:
 
 REASONS: Final = (
     Reason("model of the step", 0.05, lambda _: True),
-    Reason("experts", 0.16, lambda predicted: predicted.setting.model.has_experts),
+    Reason("experts", 0.17, lambda predicted: predicted.setting.model.has_experts),
     Reason(
         "products in 8 bits or fewer", 0.14, lambda predicted: predicted.setting.plan.precision in NARROW_PRECISIONS
     ),
@@ -91,7 +91,7 @@ REASONS: Final = (
         lambda predicted: predicted.setting.has_slow_ring,
     ),
     Reason("host", 0.26, lambda predicted: min(max((predicted.host_busy - IDLE_HOST) / (BUSY_HOST - IDLE_HOST), 0), 1)),
-    Reason("experts across nodes", 0.35, lambda predicted: predicted.experts_leave_domain),
+    Reason("experts across nodes", 0.36, lambda predicted: predicted.experts_leave_domain),
     Reason("version of the software", 0.09, lambda predicted: _is_unknown(predicted.setting.plan.stack)),
     Reason(
         "lists of tensors",
@@ -156,12 +156,9 @@ def tried_parts(setting: Setting, step_s: float, step_with: Callable[..., float]
     parts, plan = [], setting.plan
     if plan.moe_overlap and setting.mesh.ep > 1 and setting.model.has_experts:
         parts.append(BandPart(OVERLAP, 1.0, max(step_with(moe_overlap=False) / step_s, 1.0)))
-    assumed, uneven = setting.routing_of(), setting.least_even_routing
-    if plan.routing is None and uneven > assumed:
-        uneven_s = step_with(routing=uneven)
-        # The step is taken to grow in proportion to the tokens beyond the mean.
-        balanced_s = step_s - (uneven_s - step_s) * (assumed - 1) / (uneven - assumed)
-        parts.append(BandPart(ROUTING, min(balanced_s / step_s, 1.0), max(uneven_s / step_s, 1.0)))
+    if plan.routing is None and setting.routing_of() > 1:
+        ends = step_with(routing=1.0), step_with(routing=setting.least_even_routing)
+        parts.append(BandPart(ROUTING, min(ends[0] / step_s, 1.0), max(ends[1] / step_s, 1.0)))
     return parts
 
 

@@ -21,7 +21,7 @@ from foretrace.simulation.simulate import simulate_program
 from foretrace.step import build_step
 from foretrace.workload.layers import dropped_share
 from foretrace.workload.nearest_plans import option_words
-from foretrace.workload.rules.launchers import beyond_launcher
+from foretrace.workload.rules.launchers import launcher_problems
 from foretrace.workload.rules.sizes import PlanSizes
 from foretrace.workload.settle import MIN_DROPPED, settle
 from foretrace.workload.step_spec import step_spec
@@ -134,7 +134,7 @@ class _Search:
             self._changed = scenario.machine_for(build_step(step_spec(setting)), self._machine)
         self._domain_gpus = self._changed.needed_cluster().node.domain_gpus
         self._is_enough = _surely_fits
-        self._beyond = beyond_launcher(PlanSizes.of(setting.model, self._plan))
+        self._beyond = launcher_problems(PlanSizes.of(setting.model, self._plan))
         self.nodes = 0
 
     def fitting(self) -> list[Plan]:
@@ -198,7 +198,7 @@ class _Search:
 
     def _fits(self, plan: Plan) -> bool:
         try:
-            if beyond_launcher(PlanSizes.of(self._setting.model, plan)) not in (None, self._beyond):
+            if launcher_problems(PlanSizes.of(self._setting.model, plan)) - self._beyond:
                 return False
             return self._is_enough(static_memory(self._settled(plan), self._for(plan, self._changed)))
         except ForetraceError:

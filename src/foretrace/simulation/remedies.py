@@ -114,7 +114,7 @@ class _Trial:
         self._job, self._machine = on_machine(job, host_machine(machine, scenario)), machine
         self._scenario = scenario
         self._setting: Setting | None = job.setting()
-        self._beyond = _beyond_launcher(self._setting)
+        self._refused = _launcher_problems(self._setting)
         self._changed = scenario.machine_for(self._job.program(), machine)
         if answer is None or answer.timeline.graph.program is not self._job.program():
             answer = self._simulated(self._job.program(), {})
@@ -176,9 +176,9 @@ class _Trial:
         return job.read_options(change.options)
 
     def _may_be_launched(self, change: _Change) -> bool:
-        """Returns whether the launcher starts the changed job, or refuses it for what it refuses the job itself for."""
+        """Returns whether the launcher refuses nothing in the changed job that it does not refuse in the job itself."""
         try:
-            return not change.options or _beyond_launcher(self._changed_job(change).setting()) in (None, self._beyond)
+            return not change.options or _launcher_problems(self._changed_job(change).setting()) <= self._refused
         except ForetraceError:
             return False
 
@@ -293,14 +293,14 @@ def _narrower(machine: Machine) -> Iterator[_Change]:
         yield _Change("compute", {"precision": "mxfp8" if gpu.architecture.startswith("Blackwell") else "fp8"})
 
 
-def _beyond_launcher(setting: Setting | None) -> str | None:
+def _launcher_problems(setting: Setting | None) -> frozenset[str]:
     """Returns what the launcher of a model's software refuses in its plan; of other jobs nothing is known."""
     if setting is None:
-        return None
-    from foretrace.workload.rules.launchers import beyond_launcher
+        return frozenset()
+    from foretrace.workload.rules.launchers import launcher_problems
     from foretrace.workload.rules.sizes import PlanSizes
 
-    return beyond_launcher(PlanSizes.of(setting.model, setting.plan))
+    return launcher_problems(PlanSizes.of(setting.model, setting.plan))
 
 
 def _more_memory(before: Answer, after: Answer) -> int | None:

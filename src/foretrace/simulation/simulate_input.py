@@ -212,12 +212,17 @@ class _Question:
             answer = replace(answer, diagnostics=(*answer.diagnostics, memory.warning))
         from foretrace.simulation.model_error import tried_parts, with_model_error
 
-        tried = tried_parts(setting, answer.step_time_s, self._step_with) if explain else []
-        return with_model_error(answer, setting, self._changed, tried)
+        if not explain or answer.step_time_band_s is None:
+            return with_model_error(answer, setting, self._changed)
+        # Links that communications divide would take far longer to simulate.
+        machine = self.machine.with_(network="analytic")
 
-    def _step_with(self, **options: object) -> float:
-        """Returns the step of the job with other options."""
-        return self._run(self.job.with_options(**options).program(), self.scenario, explain=False).step_time_s
+        def step_with(**options: object) -> float:
+            job = self.job.with_options(**options) if options else self.job
+            return simulate_program(job.program(), machine, self.scenario, explain=False).step_time_s
+
+        step_s = answer.step_time_s if self.machine.network == "analytic" else step_with()
+        return with_model_error(answer, setting, self._changed, tried_parts(setting, step_s, step_with))
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
         """Returns a note where a calibration was made of kernels that the plan's stack does not run."""

@@ -70,18 +70,17 @@ def assumed_routing(kinds: Iterable[Experts], ranks: int) -> float:
         kinds: The kinds of layers with experts of a model.
         ranks: The ranks that share the experts of a layer.
     """
-    return _spread_routing(kinds, ranks, EXPERT_SPREAD)
+    return max((_spread_routing(moe, ranks, EXPERT_SPREAD) for moe in kinds), default=1.0)
 
 
-def least_even_routing(kinds: Iterable[Experts], ranks: int) -> float:
-    """Returns the routing of routers that are as uneven as the least even published one: see `assumed_routing`."""
-    return _spread_routing(kinds, ranks, UNEVEN_SPREAD)
+def least_even_routing(experts: Experts, ranks: int) -> float:
+    """Returns the routing of a router that is as uneven as the least even published one: see `assumed_routing`."""
+    return _spread_routing(experts, ranks, UNEVEN_SPREAD)
 
 
-def _spread_routing(kinds: Iterable[Experts], ranks: int, spread: float) -> float:
+def _spread_routing(experts: Experts, ranks: int, spread: float) -> float:
     # Halves of hundredths, which powers of two give, are rounded up on every CPU.
-    factors = ((round(1 + spread * _excess(moe.count, ranks) + 1e-9, 2), max_routing(moe, ranks)) for moe in kinds)
-    return max((min(pair) for pair in factors), default=1.0)
+    return min(round(1 + spread * _excess(experts.count, ranks) + 1e-9, 2), max_routing(experts, ranks))
 
 
 def max_routing(moe: Experts, ranks: int) -> float:

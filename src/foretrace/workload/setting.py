@@ -67,11 +67,11 @@ class Setting:
         return self.stack.pytorch_ring and self.plan.cp >= MANY_RING_RANKS
 
     @property
-    def least_even_routing(self) -> float:
-        """The routing of a router that is as uneven as the least even published one."""
-        return least_even_routing(
-            (layer.feed_forward for layer in self.model.layers if isinstance(layer.feed_forward, Experts)), self.plan.ep
-        )
+    def least_even_routing(self) -> tuple[float, ...]:
+        """The routing of each layer under a router that is as uneven as the least even published one."""
+        kinds = [layer.feed_forward for layer in self.model.layers]
+        factors = [least_even_routing(kind, self.plan.ep) if isinstance(kind, Experts) else 1.0 for kind in kinds]
+        return tuple(max(factor, self.routing_of(layer)) for layer, factor in enumerate(factors))
 
     @property
     def splits_parameters(self) -> bool:

@@ -182,8 +182,9 @@ def _notes(setting: Setting, uneven: str | None, sizes: PlanSizes) -> list[Diagn
         most = "up to " * isinstance(setting.routing, tuple) + f"{setting.routing_of():g} times the mean"
         text = f"every expert rank is taken to be as busy as the busiest, {most}: memory is an upper bound"
         if plan.routing is None:
-            uneven = f"{setting.least_even_routing:g}"
-            text += f"; the factor is scaled from one run of DeepSeek-V3, the band reaches up to {uneven}"
+            text += "; the factor is scaled from one run of DeepSeek-V3"
+            most_uneven = max(setting.least_even_routing)
+            text += f", a band reaches up to {most_uneven:g}" * (most_uneven > setting.routing_of())
         notes.append(Diagnostic("note", "assumed", text))
     if plan.moe_overlap and moe and plan.ep > 1:
         text = (
@@ -219,7 +220,7 @@ def _warnings(setting: Setting) -> list[Diagnostic]:
             text = f"recomputing {module} saves nothing here: {_no_gain(setting, module)}"
             warnings.append(Diagnostic("warning", "recompute-saves-nothing", text))
     if setting.has_slow_ring:
-        text = "published runs with PyTorch's ring over 4 ranks or more were a third slower (docs/accuracy.md)"
+        text = "published runs with PyTorch's ring over 4 ranks or more took 1.4 times as long (docs/accuracy.md)"
         warnings.append(Diagnostic("warning", "uncertain", text))
     return warnings
 

@@ -149,6 +149,8 @@ class Stack:
     """Whether quantized weights are kept over the microbatches of a step, in both directions of products."""
     expandable_segments: bool = False
     """Whether its launcher lets the segments of PyTorch's allocator grow."""
+    launch_factor: float = 1.0
+    """How many times its usual time `launch_s` is, on the host that `on_host` gave."""
     launch_source: str = ""
     """Whose the time of a launch is; "": this stack's."""
     version: str = ""
@@ -175,7 +177,8 @@ class Stack:
         """Returns the stack on a host that launches kernels at another pace."""
         torch_factor = pace.factor if pace.torch_factor is None else pace.torch_factor
         factor = pace.factor if self.runs_transformer_engine else torch_factor
-        return replace(self, launch_s=self.launch_s * factor, launch_source=pace.source)
+        usual_s = self.launch_s / self.launch_factor
+        return replace(self, launch_s=usual_s * factor, launch_factor=factor, launch_source=pace.source)
 
     def splits_parameters(self, zero: int) -> bool:
         """Returns whether data-parallel ranks hold only a part of parameters between steps, at a ZeRO stage."""

@@ -207,17 +207,36 @@ def test_a_step_that_launches_decide_has_a_busy_host() -> None:
     assert "host" not in {part.name for part in replayed.band_parts}
 
 
-def step_with(steps: dict[str, float]) -> Any:
-    """Returns a stand-in for simulations, which takes the seconds of a step by the field that differs."""
-    return lambda **options: steps[next(iter(options))]
+def step_with(**options: Any) -> float:
+    """Returns the seconds of a step in place of a simulation: 10 s, 1 s more without overlap, 8 s by the routing."""
+    routing = options.get("routing", 1.25)
+    return 10 + ("moe_overlap" in options) + 8 * ((routing if isinstance(routing, float) else max(routing)) - 1.25)
 
 
 def test_an_assumed_routing_reaches_from_balance_to_the_least_even_router() -> None:
     given = setting("mixtral-8x7b", gpus=8, tp=1, ep=8)
-    assumed, uneven = given.routing_of(), given.least_even_routing
-    (part,) = tried_parts(given, 10.0, step_with({"routing": 10.0 + 3 * (uneven - assumed)}))
-    assert part.name == ROUTING and uneven > assumed > 1
-    assert (part.low, part.high) == pytest.approx((1 - 0.3 * (assumed - 1), 1 + 0.3 * (uneven - assumed)))
+    (part,) = tried_parts(given, 10.0, step_with)
+    assert part.name == ROUTING and max(given.least_even_routing) > given.routing_of() > 1
+    assert (part.low, part.high) == pytest.approx((0.8, 1 + 0.8 * (max(given.least_even_routing) - 1.25)))
+
+
+def test_kinds_of_experts_are_uneven_each_in_its_own_way() -> None:
+    """8 experts of which a token chooses 1 or 4: at most 8 or 2 times the mean."""
+    layer = load_model("mixtral-8x7b").layers[0]
+    kinds = [replace(layer, feed_forward=replace(layer.feed_forward, topk=topk)) for topk in (1, 4)]  # type: ignore[type-var]
+    mixed = replace(load_model("mixtral-8x7b"), layers=tuple(kinds * 2))
+    given = settle(mixed, Plan(gpus=8, ep=8))
+    assert given.least_even_routing[::2] > given.least_even_routing[1::2] == (2.0, 2.0)
+    answer = simulate(model(mixed, Plan(gpus=8, ep=8)), Machine("h200-dgx", prices="model"), even_if_oom=True)
+    assert ROUTING in {part.name for part in answer.band_parts}
+
+
+@pytest.mark.parametrize("explain", [False, "band"])
+def test_without_a_band_nothing_is_tried(explain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretrace.simulation.model_error.tried_parts", lambda *_: pytest.fail("tried"))
+    monkeypatch.setattr("foretrace.simulation.simulate.MAX_EXPLAINED", {"fixed": 0, "shared": 0})
+    job = model("mixtral-8x7b", Plan(gpus=8, ep=8))
+    assert simulate(job, Machine("h200-dgx", prices="model"), explain=explain, even_if_oom=True).band_parts == ()
 
 
 @pytest.mark.parametrize(
@@ -232,16 +251,16 @@ def test_an_assumed_routing_reaches_from_balance_to_the_least_even_router() -> N
 )
 def test_what_is_stated_is_not_tried(plan: dict[str, Any], parts: set[str]) -> None:
     given = setting("mixtral-8x7b", gpus=8, tp=1, **plan)
-    found = tried_parts(given, 10.0, step_with({"routing": 12.0, "moe_overlap": 11.0}))
+    found = tried_parts(given, 10.0, step_with)
     assert {part.name for part in found} == parts
     assert all(part.low <= 1 <= part.high for part in found)
 
 
 def test_an_overlap_is_as_sure_as_the_step_without_it() -> None:
     given = setting("mixtral-8x7b", gpus=8, tp=1, ep=8, routing=1.0, moe_overlap=True)
-    (part,) = tried_parts(given, 10.0, step_with({"moe_overlap": 11.0}))
+    (part,) = tried_parts(given, 10.0, step_with)
     assert (part.low, part.high) == pytest.approx((1.0, 1.1))
-    (part,) = tried_parts(given, 10.0, step_with({"moe_overlap": 9.0}))
+    (part,) = tried_parts(given, 12.0, step_with)
     assert (part.low, part.high) == (1.0, 1.0), "a step that the overlap does not shorten is no bound"
 
 

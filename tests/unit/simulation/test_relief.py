@@ -11,6 +11,7 @@ from foretrace import model as model_input
 from foretrace.models.presets import model
 from foretrace.simulation.job_memory import static_memory
 from foretrace.simulation.relief import MAX_SIMULATED, Relief, find_relief
+from foretrace.simulation.simulate_input import on_host
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 
@@ -40,6 +41,19 @@ def test_the_machine_and_the_scenario_count() -> None:
     change = find_relief(settle(model("llama3-8b"), TOO_LARGE), machine, slow)[0]
     answer = simulate(model_input("llama3-8b", change.plan), machine, slow, explain=False)
     assert answer.step_time_s == pytest.approx(change.step_time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("stack", [None, "megatron-core"])
+def test_a_slow_host_counts_once(stack: str | None) -> None:
+    """The setting of an answer has the host of its machine already; that of a question has not."""
+    racks = Machine("gb200-nvl72", prices="model")
+    plan = Plan(gpus=8, gbs=64, mbs=8, seq_len=8192, stack=stack)
+    plain = settle(model("llama3-8b"), plan)
+    assert not static_memory(plain, racks).fits
+    for setting in (plain, on_host(plain, racks)):
+        change = find_relief(setting, racks)[0]
+        answer = simulate(model_input("llama3-8b", change.plan), racks, explain=False)
+        assert answer.step_time_s == pytest.approx(change.step_time_s, rel=1e-9)
 
 
 def test_changes_come_with_the_fewest_gpus_and_the_shortest_step_first(relief: tuple[Relief, ...]) -> None:

@@ -30,6 +30,22 @@ def with_option(job: Input, option: str) -> float:
     return foretrace.simulate(job.read_options(texts), H100, explain=False).step_time_s
 
 
+def test_changes_are_made_on_the_host_of_a_what_if() -> None:
+    job = foretrace.model("llama3-8b", Plan(gpus=16, tp=2, pp=4, gbs=32, stack="megatron-core"))
+    moved = Scenario(what_if={"cluster": "h100-dgx"})
+    answer = foretrace.simulate(job, Machine("gb200-nvl72"), moved, even_if_oom=True, try_changes=True)
+    assert answer.remedies
+    assert {remedy.before_s for remedy in answer.remedies} == {answer.step_time_s}
+
+
+def test_nothing_new_is_offered_that_the_launcher_refuses() -> None:
+    """Megatron overlaps experts only between chunks, and has no zero-bubble schedule."""
+    plan = Plan(gpus=32, pp=4, ep=8, gbs=64, moe_overlap=True, routing=1.0)
+    _, answer = tried(plan, "qwen3-30b-a3b")
+    assert answer.remedies is not None
+    assert not any("--schedule" in remedy.option for remedy in answer.remedies)
+
+
 def test_every_option_gives_the_step_that_is_promised() -> None:
     job, answer = tried(Plan(gpus=32, tp=4, pp=4, gbs=32), "llama3.2-1b")
     assert answer.remedies is not None

@@ -62,7 +62,7 @@ def test_the_largest_of_normal_numbers(count: int) -> None:
 
 
 def test_the_least_even_run_has_its_published_figure() -> None:
-    assert least_even_routing([experts_of("qwen3-235b-a22b")], 64) == UNEVEN_ROUTING
+    assert least_even_routing(experts_of("qwen3-235b-a22b"), 64) == UNEVEN_ROUTING
 
 
 def test_there_is_no_more_than_all_tokens_or_all_copies() -> None:

@@ -105,6 +105,7 @@ def grouped_s(mean: Products, largest: Products, separate: Floats, fit: GemmFit,
     side = np.minimum(groups, STREAMS)
     rounds = np.ceil(groups / STREAMS)
     # A launch of its own is tiled for its own rows: random ones take 1.01 times equal ones (docs/prices.md).
-    each = of(mean._replace(batch=side, moved_bytes=mean.moved_bytes * side / groups, random_rows=False))
+    equal = mean._replace(random_rows=False)
+    each = of(equal._replace(batch=side, moved_bytes=mean.moved_bytes * side / groups))
     apart = np.maximum((rounds - 1) * each + np.maximum(each, alone), groups * SEPARATE_S)
-    return np.asarray(np.where(separate > 0, np.maximum(apart, together), together))
+    return np.asarray(np.where(separate > 0, np.maximum(apart, of(equal)), together))

@@ -94,12 +94,17 @@ def _check_figures(answer: Answer, path: str) -> None:
     seconds = (answer.unchanged_step_time_s, answer.step_time_unprofiled_s, answer.unchanged_step_time_unprofiled_s)
     bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
     shares = [number for entry in answer.provenance for number in (entry.share, entry.low, entry.high)]
-    shares += [number for part in answer.band_parts for number in (part.low, part.high)]
+    no_bands = any(not 0 < part.low <= 1 <= part.high for part in answer.band_parts)
     amounts = [answer.tokens_per_s_per_gpu or 0, 0 if memory is None else memory.bytes, answer.overlap_cost_s]
     remedies = answer.remedies or ()
     times = [number for remedy in remedies for number in (remedy.before_s, remedy.after_s)]
     unlikely = any(not 1 / _MAX_MICROBATCH_RATIO <= remedy.microbatches <= _MAX_MICROBATCH_RATIO for remedy in remedies)
-    if not same or unlikely or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0:
+    if (
+        not same
+        or unlikely
+        or no_bands
+        or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0
+    ):
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
 
 

@@ -468,21 +468,20 @@ def _read_cuda_graphs(reading: Reading) -> dict[str, PlanValue]:
     """Reads what CUDA graphs replay. Newer releases name the modules of a layer by an option of their own."""
     graphs = reading.word("cuda-graph-impl", "none", ("none", "local", "transformer_engine", "full_iteration"))
     older = reading.has("enable-cuda-graph", "external-cuda-graph")
-    texts = (*reading.values("cuda-graph-scope"), *reading.values("cuda-graph-modules"))
-    scope = [word for value in texts for word in value.split(",")]
+    options = [name for name in ("cuda-graph-scope", "cuda-graph-modules") if reading.has(name)]
+    words = [(word, name) for name in options for value in reading.values(name) for word in value.split(",")]
+    scope = [word for word, _ in words]
     if graphs == "none" and not older:
+        for name in options:
+            reading.say("field-ignored", "cuda-graph-impl is none: nothing is replayed", name)
         return {}
-    for word in scope:
+    for word, name in words:
         if word not in _SCOPES:
             problem = f'scope "{shortened(word)}" of CUDA graphs is not known'
-            raise InputError(
-                "unknown-name",
-                problem,
-                where=reading.args.where("cuda-graph-scope"),
-                hint=f"known: {', '.join(_SCOPES)}",
-            )
+            hint = f"known: {', '.join(_SCOPES)}"
+            raise InputError("unknown-name", problem, where=reading.args.where(name), hint=hint)
         if word in _LARGER_SCOPES:
-            reading.say("replaced-option", f"graphs of {word} are taken as {_LARGER_SCOPES[word]}", "cuda-graph-scope")
+            reading.say("replaced-option", f"graphs of {word} are taken as {_LARGER_SCOPES[word]}", name)
     if graphs == "full_iteration" or "full_iteration" in scope:
         return {"cuda_graphs": "full"}
     if scope and set(scope) <= set(_ROUTER_SCOPE):

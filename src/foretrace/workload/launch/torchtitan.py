@@ -346,6 +346,9 @@ def _read_stack(reading: Reading) -> dict[str, PlanValue]:
     compiles = reading.flag(_COMPILE)
     components = [word for value in reading.values(_COMPONENTS) for word in value.split(",")]
     compiles_loss = compiles and (not components or "loss" in components)
+    if compiles and components and "model" not in components:
+        reading.say("replaced-option", f"compiled is {' and '.join(components)} alone: taken as eager", _COMPONENTS)
+        return {"stack": "fsdp"}
     if not (reading.flag(_OLD_COMPILE) or compiles):
         return {"stack": "fsdp"}
     return {"stack": f"fsdp-compile@{FSDP_COMPILE_2025.version}" if compiles_loss else "fsdp-compile"}

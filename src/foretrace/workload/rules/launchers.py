@@ -319,13 +319,23 @@ def asserted_problem(sizes: PlanSizes) -> str | None:
     return _first_problem(sizes, ASSERTED)
 
 
+def launcher_problems(sizes: PlanSizes) -> frozenset[str]:
+    """Returns the fields whose values the launcher of a plan's software does not offer, and the rules it breaks."""
+    refused = {constraint.name for constraint in LAUNCH_CONSTRAINTS if constraint.problem(sizes) is not None}
+    return frozenset({*_not_offered(sizes), *refused})
+
+
+def _not_offered(sizes: PlanSizes) -> list[str]:
+    launcher = launcher_of(sizes.stack)
+    return [name for name in launcher.values if not launcher.offers(name, getattr(sizes.plan, name))]
+
+
 def beyond_launcher(sizes: PlanSizes) -> str | None:
     """Returns in words what a plan has that the launcher of its software does not offer or refuses; None: nothing."""
     launcher = launcher_of(sizes.stack)
-    for name in launcher.values:
+    for name in _not_offered(sizes):
         value = getattr(sizes.plan, name)
-        if not launcher.offers(name, value):
-            return f"{name} {'on' if value is True else value} is not offered by {launcher.title}"
+        return f"{name} {'on' if value is True else value} is not offered by {launcher.title}"
     refused = _first_problem(sizes, LAUNCH_CONSTRAINTS)
     return None if refused is None else f"{refused}: not started by {launcher.title}"
 

@@ -14,6 +14,7 @@ import foretrace
 from foretrace import Answer, ForetraceError, Input, Machine, Mesh, Plan, ProgramBuilder, Scenario
 from foretrace.api import measured_or_simulated
 from foretrace.inputs.registry import open_input
+from foretrace.readings.answer.answer import BandPart
 from foretrace.readings.answer.memory_fit import MemoryPart
 from shared_files import ROOT
 
@@ -121,6 +122,15 @@ def test_a_damaged_file_is_refused(prediction: Answer, tmp_path: Path) -> None:
         path.write_bytes(cut)
         with pytest.raises(ForetraceError):
             foretrace.open(path)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.1), (1.1, 1.2), (0.9, 0.99), (float("nan"), 1.1)])
+def test_a_part_of_a_band_that_is_no_band_is_refused(
+    low: float, high: float, prediction: Answer, tmp_path: Path
+) -> None:
+    replace(prediction, band_parts=(BandPart("prices", low, high),)).save(tmp_path / "x.answer")
+    with pytest.raises(ForetraceError):
+        foretrace.open(tmp_path / "x.answer")
 
 
 def test_its_name_says_what_it_is(prediction: Answer, tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_a_plan(tmp_path: Path) -> None:
         ("--bf16 --fp8-format hybrid --fp8-param-gather", "fp8_params", True),
         ("--nproc-per-node 8 --nnodes 4", "gpus", 32),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graphs", "full"),
+        ("--cuda-graph-impl full_iteration", "cuda_graphs", "full"),
+        ("--cuda-graph-impl local --cuda-graph-modules moe_router moe_preprocess", "cuda_graphs", "router"),
         ("--enable-cuda-graph", "cuda_graphs", "partial"),
         ("--cuda-graph-impl transformer_engine", "cuda_graphs", "partial"),
         ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router", "cuda_graphs", "partial"),
@@ -138,6 +140,15 @@ def test_a_plan(tmp_path: Path) -> None:
 )
 def test_options_of_a_plan(words: str, field: str, value: object, tmp_path: Path) -> None:
     assert read(tmp_path, GPT + words).plan[field] == value
+
+
+@pytest.mark.parametrize(
+    "words", ["--cuda-graph-impl none --cuda-graph-scope full_iteration", "--cuda-graph-scope attn"]
+)
+def test_a_scope_of_no_graphs_is_reported(words: str, tmp_path: Path) -> None:
+    job = read(tmp_path, GPT + words)
+    assert "cuda_graphs" not in job.plan
+    assert "field-ignored" in {note.code for note in job.diagnostics}
 
 
 @pytest.mark.parametrize(
@@ -383,6 +394,7 @@ def test_the_backend_of_a_dispatcher_counts_where_its_type_is_flex(
         "--moe-flex-dispatcher-backend bogus",
         "--cuda-graph-impl bogus",
         "--cuda-graph-impl transformer_engine --cuda-graph-scope attn bogus",
+        "--cuda-graph-impl transformer_engine --cuda-graph-modules attn bogus",
     ],
 )
 def test_words_that_megatron_does_not_know_are_refused(flags: str, tmp_path: Path) -> None:

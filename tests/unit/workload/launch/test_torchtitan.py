@@ -74,6 +74,7 @@ selective_ac_option = "op"
         ("--parallelism.context_parallel_degree 2", "cp_comm", "all_gather"),
         ("--compile.enable", "stack", "fsdp-compile@2025-10"),
         ("--compile.enable --compile.components model", "stack", "fsdp-compile"),
+        ("--compile.enable --compile.components loss", "stack", "fsdp"),
         ("--training.compile", "stack", "fsdp-compile"),
         ("--compile.no-enable", "stack", "fsdp"),
         ("--activation_checkpoint.mode full", "recompute", "full"),
