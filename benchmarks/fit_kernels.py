@@ -540,6 +540,8 @@ def show_errors(rows: list[tuple[str, Kernel, float]]) -> None:
             way = "backward" if getattr(kernel, "backward", False) else ""
             if isinstance(kernel, Gemm):
                 way = "< 0.1 ms" if seconds < 1e-4 else "< 1 ms" if seconds < 1e-3 else "longer"
+            elif isinstance(kernel, GroupedGemm):
+                what, way = "", "a launch each" if kernel.separate else "one launch"
             key = (name, type(kernel).__name__, getattr(kernel, "dtype", ""), what, way)
             kinds.setdefault(key, []).append(float(np.log(seconds / predicted)))
     for key, errors in sorted(kinds.items()):

@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def has_slow_ring(self) -> bool:
-        """Whether PyTorch's ring attention runs over so many ranks that published runs are slower than explained."""
+        """Whether PyTorch's ring attention runs over at least `MANY_RING_RANKS` ranks."""
         return self.stack.pytorch_ring and self.plan.cp >= MANY_RING_RANKS
 
     @property

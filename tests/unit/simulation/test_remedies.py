@@ -42,7 +42,7 @@ def test_nothing_new_is_offered_that_the_launcher_refuses() -> None:
     """Megatron overlaps experts only between chunks, and has no zero-bubble schedule."""
     plan = Plan(gpus=32, pp=4, ep=8, gbs=64, moe_overlap=True, routing=1.0)
     _, answer = tried(plan, "qwen3-30b-a3b")
-    assert answer.remedies is not None
+    assert answer.remedies
     assert not any("--schedule" in remedy.option for remedy in answer.remedies)
 
 

@@ -55,8 +55,8 @@ POWER_LAW_ERROR: Final = 0.5
 be a square root where the voltage is at its least."""
 
 GROUPED_ERROR: Final = 0.2
-"""The error of grouped products: p90 of the model over the B200's published ones is 16 to 19 %, over those of our
-profile that are a launch per group 12 to 15 %."""
+"""The error of grouped products: p90 of the model over the B200's published ones is 17 %, over those of our
+profile that are a launch per group 12 %."""
 
 FUSED_ERROR: Final = 0.3
 """The error of memory-bound kernels of frameworks that were not measured, and are assumed to be like good ones that

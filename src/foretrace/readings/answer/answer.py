@@ -157,8 +157,9 @@ class Answer:
     model: ModelFigures | None = None
     """Figures of a model's step beyond its timeline; None for inputs that are not a model."""
     band_parts: tuple[BandPart, ...] = ()
-    """What makes the band of a model's step, the largest part first; their squares add up. The part `a warning` widens
-    the band of an answer with a warning to 15 %. Empty for other inputs, whose bands are those of their prices."""
+    """The parts of the band of a model's step, the largest first: the squares of their logarithms add up. The part
+    `a warning` widens the band of an answer with a warning to 15 %. Empty for other inputs, whose bands are those of
+    their prices."""
 
     @cached_property
     def breakdown(self) -> Breakdown:

@@ -284,7 +284,7 @@ ASSERTED: Final = (
         "Megatron-Bridge: use_tp_pp_dp_mapping does not go with Megatron-FSDP",
     ),
 )
-"""What the software itself refuses of what can be simulated."""
+"""Rules of plans that can be simulated, and that the software itself refuses."""
 
 LAUNCH_CONSTRAINTS: Final = (
     Constraint(
@@ -311,7 +311,7 @@ LAUNCH_CONSTRAINTS: Final = (
     ),
     *ASSERTED,
 )
-"""What launchers do not start of what can be simulated, checked after all other constraints: a search rejects it."""
+"""Rules of plans that can be simulated, and that no launcher starts. A search checks them after all others."""
 
 
 def asserted_problem(sizes: PlanSizes) -> str | None:

@@ -150,6 +150,13 @@ def test_windows_and_documents_shorten_attention() -> None:
     assert pairs(setting(LLAMA, documents=(256, 768))) == (256 * 256 + 768 * 768) // 2
 
 
+@pytest.mark.parametrize(("documents", "window"), [(None, 256), ((256,) * 4, 0), ((257, 767), 256)])
+def test_documents_within_a_window_are_not_cut_by_it(documents: tuple[int, ...] | None, window: int) -> None:
+    windowed = replace(LLAMA, layers=(Layer(SelfAttention(16, 4, 64, window=256), LLAMA.layers[0].feed_forward),))
+    work = _work(setting(windowed, documents=documents))
+    assert next(one.window for _, one in kernels(work.forward) if isinstance(one, Attention)) == window
+
+
 @pytest.mark.parametrize("comm", ["p2p", "all_gather", "a2a"])
 def test_context_parallelism_divides_attention(comm: str) -> None:
     alone = _work(setting(LLAMA, seq_len=4096))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from foretrace import Machine, Plan
 from foretrace.basics.errors import InputError
-from foretrace.workload.stack import Stack
+from foretrace.hardware import presets
+from foretrace.hardware.cluster import Cluster
+from foretrace.models.presets import model as preset
+from foretrace.simulation.simulate_input import on_host
+from foretrace.workload.settle import settle
+from foretrace.workload.stack import HostPace, Stack
 from foretrace.workload.stacks import STACKS, VERSIONS, nearest_version, stack
 
 EVERY: list[Stack] = [known for versions in VERSIONS.values() for known in versions]
@@ -79,6 +86,26 @@ def test_the_newest_known_version_before_the_one_asked_for_is_taken(asked: str, 
     assert found.version == taken
     expected = asked.partition("@")[2]
     assert nearest_version(asked) == (None if expected.startswith(taken) else expected), "patches are their version"
+
+
+def test_a_pace_replaces_another_and_may_differ_for_pytorch() -> None:
+    slow, slower = HostPace(2.0, "slow", torch_factor=1.5), HostPace(3.0, "slower")
+    for name, factor in (("megatron-core", 2.0), ("torch-eager", 1.5)):
+        usual = stack(name)
+        assert usual.on_host(slow).launch_s == pytest.approx(factor * usual.launch_s)
+        assert usual.on_host(slow).on_host(slower).launch_s == pytest.approx(3 * usual.launch_s)
+
+
+def test_a_node_may_be_slow_for_pytorch_alone() -> None:
+    usual = presets.cluster("h100-dgx")
+    slow = replace(usual, node=replace(usual.node, torch_launch_factor=3.0))
+
+    def launch_s(name: str, cluster: Cluster) -> float:
+        plain = settle(preset("llama3-8b"), Plan(gpus=8, stack=name))
+        return on_host(plain, Machine(cluster)).stack.launch_s
+
+    assert launch_s("torch-eager", slow) == pytest.approx(3 * launch_s("torch-eager", usual))
+    assert launch_s("megatron-core", slow) == launch_s("megatron-core", usual)
 
 
 def test_a_release_without_patches_is_the_version() -> None:
