@@ -1,9 +1,12 @@
-"""Says how far a search has come, for the line that a terminal shows while it runs."""
+"""Says how far a search has come: a line that a terminal shows while it runs, and the plans that a page shows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 
 from foretrace.basics.progress import ShownWork
@@ -13,6 +16,39 @@ MIN_LEFT_S: Final = 1.0
 """The shortest time left that is named."""
 MAX_SECONDS: Final = 100
 """Times left below this are whole seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedPlan:
+    """A plan that a search has simulated: its options, its step, its memory, and whether it fits."""
+
+    options: str
+    step_time_s: float
+    needed_memory_bytes: int
+    fits: bool
+
+
+PlansWatch = Callable[[Sequence[SearchedPlan]], None]
+"""Shows the plans that a search has simulated so far."""
+
+_plans_watch: ContextVar[PlansWatch | None] = ContextVar("plans_watch", default=None)
+
+
+@contextmanager
+def plans_shown_by(watch: PlansWatch) -> Iterator[None]:
+    """Shows the simulated plans of searches inside by `watch`, after every few simulations."""
+    token = _plans_watch.set(watch)
+    try:
+        yield
+    finally:
+        _plans_watch.reset(token)
+
+
+def show_plans(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+    """Shows the plans that a search has simulated so far, where somebody watches."""
+    watch = _plans_watch.get()
+    if watch is not None:
+        watch(plans())
 
 
 class SearchProgress:

@@ -10,9 +10,11 @@ from typing import Final, Literal, get_args
 
 from foretrace.basics.arguments import check_fields, checked_methods
 from foretrace.basics.errors import InputError, did_you_mean
-from foretrace.search.planner.result import Objective
 from foretrace.workload.check_plan import check_plan
 from foretrace.workload.plan import Plan
+
+Objective = Literal["step", "tokens", "cost", "memory", "pareto"]
+"""Step time, tokens per second, cost per token, head-room of memory, or the front of time and memory."""
 
 Largest = Literal["gbs", "seq"]
 """The quantity of which the largest that fits is looked for: sequences of a step, or tokens of a sequence."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.viewable import Viewable
+from foretrace.search.planner.request import Objective, PlanRequest
 from foretrace.workload.plan import Plan
-
-Objective = Literal["step", "tokens", "cost", "memory", "pareto"]
-"""Step time, tokens per second, cost per token, head-room of memory, or the front of time and memory."""
 
 Evidence = Literal["simulated", "estimated"]
 
@@ -105,7 +104,7 @@ class PlanDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanSearch:
+class PlanSearch(Viewable):
     """The result of a search.
 
     Attributes:
@@ -132,6 +131,7 @@ class PlanSearch:
         launch: The script that starts the best plan, by framework.
         launch_options: The options of that framework that say the plan, by name; those that are off are left out.
         diagnostics: What a reader should know.
+        request: What was asked for; None for a result that was put together without a search.
         seconds: CPU time of the parts of the search, by name; not part of the result's identity.
     """
 
@@ -157,6 +157,7 @@ class PlanSearch:
     launch: Mapping[str, str] = field(default_factory=dict)
     launch_options: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
+    request: PlanRequest | None = field(default=None, compare=False)
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property

@@ -39,6 +39,7 @@ from foretrace.search.planner.result import (
 from foretrace.search.planner.robust import Rivals, front_of, rivals_of
 from foretrace.search.planner.simulator import PlanSimulator
 from foretrace.search.planner.space import Enumeration, Space
+from foretrace.search.progress import SearchedPlan, show_plans
 from foretrace.simulation.action_level import action_step_s
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
@@ -89,9 +90,18 @@ def search_plans(
     Raises:
         InputError: The request contradicts itself, the model or the cluster.
     """
-    began = time.monotonic()
     if request.largest is not None:
-        return _largest(model, machine, request, progress)
+        result = _largest(model, machine, request, progress)
+    else:
+        result = _of_sizes(model, machine, request, progress, space)
+    return replace(result, request=request)
+
+
+def _of_sizes(
+    model: Model, machine: Machine, request: PlanRequest, progress: ShowsProgress, space: Space | None
+) -> PlanSearch:
+    """Returns the best search among the sizes of the cluster that are asked for."""
+    began = time.monotonic()
     counts = request.gpu_counts or (request.plan.gpus,)
     results: list[PlanSearch] = []
     refused: list[InputError] = []
@@ -356,6 +366,14 @@ class _Search:
         best = prover.best()
         shown = "" if best is None else format_time(prover.proof.simulated[best].step_time_s)
         self.progress.reach(len(prover.proof.simulated), f"{len(prover.undecided()):,} plans left", shown)
+        show_plans(
+            lambda: [
+                SearchedPlan(
+                    _options(prover.table.plan(row)), result.step_time_s, result.needed_memory_bytes, result.fits
+                )
+                for row, result in prover.proof.simulated.items()
+            ]
+        )
 
     def _result(
         self, enumeration: Enumeration, fitting: _Fitting, prover: Prover | None, simulator: PlanSimulator | None
