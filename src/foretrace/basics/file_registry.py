@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -21,9 +21,10 @@ FileId: TypeAlias = tuple[int, int]
 
 
 class FileRegistry:
-    """The files that one command reads and writes."""
+    """The files that one command reads and writes; `words` are those that it was called with."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = tuple(words)
         self._inputs: dict[FileId, str] = {}
         self._input_folders: set[FileId] = set()
         self._pipes: set[FileId] = set()
@@ -120,6 +121,11 @@ class FileRegistry:
             hint = "write it to a file, and give that"
             raise InputError("unreadable-file", "a pipe can be read only once", where=str(path), hint=hint)
 
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the files that were read, in the order in which they were opened."""
+        return list(self._inputs.values())
+
     def inputs_of(self, folder: Path) -> list[Path]:
         """Returns the files of a folder that were read."""
         key = file_id(folder)
@@ -173,13 +179,17 @@ _registry: ContextVar[FileRegistry | None] = ContextVar("file_registry", default
 
 
 @contextmanager
-def tracked_files() -> Iterator[FileRegistry]:
-    """Keeps inputs and outputs apart while the block runs; inside of such a block, joins it."""
+def tracked_files(words: Sequence[str] = ()) -> Iterator[FileRegistry]:
+    """Keeps inputs and outputs apart while the block runs; inside of such a block, joins it.
+
+    Args:
+        words: The words that the command was called with.
+    """
     active = _registry.get()
     if active is not None:
         yield active
         return
-    registry = FileRegistry()
+    registry = FileRegistry(words)
     token = _registry.set(registry)
     try:
         yield registry

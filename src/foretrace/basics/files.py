@@ -6,6 +6,7 @@ Every file that a user names is opened by an `InputFile`, which records it as an
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
@@ -32,6 +33,38 @@ _MAX_HEAD_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 64 << 20
 _MAX_WAITING: Final = 64
 """Files that may be open between a look at their beginning and reading; systems allow a process as few as 256."""
+
+
+_PACKAGE: Final = os.path.realpath(Path(__file__).parents[1])
+_allowed: list[str] | None = None
+"""The folders below which files may be opened; None: anywhere."""
+
+
+def restrict_inputs(folders: Iterable[str | Path]) -> None:
+    """Lets this process open inputs only below some folders from now on; all other files do not exist for it.
+
+    A server calls it before it works on what somebody else asks. Patterns are then names like any other. Files that
+    come with the package can always be read.
+    """
+    global _allowed
+    _allowed = [os.path.realpath(folder) for folder in folders]
+
+
+def unrestrict_inputs() -> None:
+    """Lets this process open any file again."""
+    global _allowed
+    _allowed = None
+
+
+def may_open(path: str | os.PathLike[str]) -> bool:
+    """Returns whether inputs at this path may be opened, wherever its links and `..` lead."""
+    if _allowed is None:
+        return True
+    try:
+        real = os.path.realpath(path)
+    except (OSError, ValueError):  # a name that no file has
+        return False
+    return any(real == folder or real.startswith(folder + os.sep) for folder in (*_allowed, _PACKAGE))
 
 
 class InputFile(os.PathLike[str]):
@@ -109,6 +142,8 @@ class InputFile(os.PathLike[str]):
         return stream
 
     def _open(self) -> io.BufferedReader:
+        if not may_open(self.path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         registry = active_registry()
         if registry is None:
             return self.path.open("rb")
@@ -149,7 +184,7 @@ class GivenPath:
     def is_folder(self) -> bool:
         """Whether it is a folder."""
         try:
-            return self.path.is_dir()
+            return may_open(self.path) and self.path.is_dir()
         except (OSError, ValueError):
             return False
 
@@ -157,7 +192,7 @@ class GivenPath:
     def is_pattern(self) -> bool:
         """Whether it is a pattern, and not the name of a file."""
         try:
-            return glob.has_magic(self.text) and not self.path.exists()
+            return _allowed is None and glob.has_magic(self.text) and not self.path.exists()
         except (OSError, ValueError):
             return False
 
@@ -165,7 +200,7 @@ class GivenPath:
     def is_file(self) -> bool:
         """Whether it is a file or a pipe."""
         try:
-            return self.path.exists() and not self.path.is_dir()
+            return may_open(self.path) and self.path.exists() and not self.path.is_dir()
         except (OSError, ValueError):
             return False
 
@@ -358,6 +393,8 @@ def unreadable(error: OSError | ValueError) -> str:
 
 def _near_file(path: Path) -> str | None:
     """Returns the file next to a missing one that was probably meant."""
+    if not may_open(path.parent):
+        return None
     try:
         near = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 1000)], 0.75)
     except (OSError, ValueError):

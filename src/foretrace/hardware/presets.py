@@ -15,7 +15,7 @@ from typing import Literal
 
 from foretrace.basics.documents import Document, Preset, presets_of
 from foretrace.basics.errors import InputError, did_you_mean, shortened
-from foretrace.basics.files import AnyFile, input_file
+from foretrace.basics.files import AnyFile, input_file, may_open
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.reader import Presets, read_cluster, read_gpu, read_nic, read_node
 
@@ -215,7 +215,7 @@ def _looks_like_path(text: str) -> bool:
 
 def _is_file(text: str) -> bool:
     try:
-        return bool(text) and Path(text).is_file()
+        return bool(text) and may_open(text) and Path(text).is_file()
     except OSError:  # a name too long for a file
         return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.files import AnyFile
+from foretrace.basics.files import AnyFile, may_open
 from foretrace.models import presets
 from foretrace.models.model import Model
 
@@ -32,6 +32,6 @@ def is_configuration(name_or_path: AnyFile) -> bool:
 def is_file(path: Path) -> bool:
     """Whether there is such a file; what cannot even be a file's name is none."""
     try:
-        return path.is_file()
+        return may_open(path) and path.is_file()
     except (OSError, ValueError):
         return False

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.errors import InputError, shown
-from foretrace.basics.files import AnyFile, input_file, unreadable
+from foretrace.basics.files import AnyFile, input_file, may_open, unreadable
 from foretrace.basics.limits import limited, too_large
 from foretrace.basics.outputs import write_whole
 
@@ -62,7 +62,7 @@ def read_file(path: AnyFile, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[bytes
     hint = "give the name of a program file, such as job.foretrace"
     try:
         file = input_file(path)
-        if file.path.exists() and not file.path.is_file():
+        if may_open(file.path) and file.path.exists() and not file.path.is_file():
             raise InputError(
                 "folder-instead-of-file", "this is a folder or a device, not a file", where=str(path), hint=hint
             )
