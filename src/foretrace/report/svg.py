@@ -1,4 +1,4 @@
-"""The canvas of every picture: shapes, text and legends as SVG, axes, and the colours.
+"""The canvas of every picture: shapes, text and legends as SVG, and axes.
 
 A plot makes a `Canvas`, draws on it from back to front, and returns `Canvas.svg()`. Coordinates are pixels from the
 upper left corner. `PlotArea` is a framed rectangle with two axes.
@@ -14,28 +14,7 @@ from html import escape
 from typing import Final, Literal
 
 from foretrace.basics.errors import printable
-
-BLUE: Final = "#0072b2"
-VERMILLION: Final = "#d55e00"
-GREEN: Final = "#009e73"
-PURPLE: Final = "#cc79a7"
-ORANGE: Final = "#e69f00"
-SKY: Final = "#56b4e9"
-WINE: Final = "#882255"
-GREY: Final = "#666666"
-COLOURS: Final = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, WINE, GREY)
-"""The colours of curves and groups, in the order in which they are used.
-
-Readers with colour blindness can tell them apart: they are those of Okabe and Ito, Color Universal Design (2008). Their
-yellow, which is too light for lines on white, is replaced by the wine of Paul Tol's schemes.
-"""
-STYLES: Final = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_red", "bright_black")
-"""Styles of a terminal, in the order of `COLOURS`."""
-
-GRID: Final = "#e6e6e6"
-FRAME: Final = "#444444"
-MUTED: Final = "#555555"
-"""The colour of remarks."""
+from foretrace.report.design import FRAME, GRID
 
 LEGEND_ROW: Final = 20
 """Pixels from one entry of a legend to the next."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from foretrace.report.svg import COLOURS, LEGEND_ROW, MUTED, STYLES, Canvas, LogAxis, PlotArea
+from foretrace.report.design import COLOURS, MUTED, STYLES
+from foretrace.report.svg import LEGEND_ROW, Canvas, LogAxis, PlotArea
 from foretrace.report.terminal import Span
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 640, 380, 92, 52, 250
@@ -128,6 +129,7 @@ def _draw_curves(canvas: Canvas, curves: Sequence[Curve], area: PlotArea) -> Non
     """Draws curves, dots and the legend, which names the curves, or the groups of dots where there is one curve."""
     solid = [curve for curve in curves if not curve.limit]
     groups = list(dict.fromkeys(dot.group for curve in solid for dot in curve.dots)) if len(solid) == 1 else []
+    groups = groups if any(groups) else []
     for curve in curves:
         places = [(area.x(dot.x), area.y(dot.y)) for dot in curve.dots]
         if curve.limit:
@@ -138,7 +140,7 @@ def _draw_curves(canvas: Canvas, curves: Sequence[Curve], area: PlotArea) -> Non
         for dot, (x, y) in zip(curve.dots, places, strict=True):
             fill = COLOURS[groups.index(dot.group) % len(COLOURS)] if groups else colour
             canvas.circle(x, y, 4, fill, dot.title)
-    names = groups or [curve.name for curve in solid]
+    names = groups or [curve.name for curve in solid if len(solid) > 1]
     entries = [(name, COLOURS[number % len(COLOURS)]) for number, name in enumerate(names)]
     _draw_legend(canvas, area, entries, [curve.name for curve in curves if curve.limit])
 

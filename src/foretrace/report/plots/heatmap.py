@@ -12,8 +12,9 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.basics.units import format_bytes, format_count, format_percent
 from foretrace.readings.links import LinkLoad, LinkLoads
+from foretrace.report.design import MUTED
 from foretrace.report.plots.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
-from foretrace.report.svg import MUTED, Canvas, mix
+from foretrace.report.svg import Canvas, mix
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 
@@ -171,7 +172,7 @@ class _Block:
             for row, column in np.argwhere(self.panel.link == link).tolist():
                 x, y = self.x + column * wide, self.y + row // together * high
                 canvas.rect(x, y, wide, high, fill="none", stroke="black", stroke_width=1.5)
-                with canvas.group(font_size=11, font_weight="bold", stroke="white", stroke_width=2.5):
+                with canvas.group(font_size=11, font_weight="bold", fill="black", stroke="white", stroke_width=2.5):
                     if wide >= 10 and high >= 10:
                         canvas.text(x + wide / 2, y + high / 2 + 4, str(number), "middle", paint_order="stroke")
                     else:

@@ -10,33 +10,23 @@ import numpy as np
 from foretrace.basics.units import format_bytes, format_time
 from foretrace.program.columns import Category, label
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
-from foretrace.report.svg import (
-    BLUE,
-    FRAME,
-    GREEN,
-    GREY,
-    GRID,
-    LEGEND_ROW,
-    MUTED,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    Canvas,
-    LinearAxis,
-    mix,
-)
+from foretrace.report.design import FRAME, GRID, MUTED, SERIES, VERMILLION
+from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis, mix
 from foretrace.report.wrap import Line, Span
 
-_KINDS: Final = {
-    Category.WEIGHTS: ("W", BLUE, "blue"),
-    Category.OPTIMIZER: ("O", PURPLE, "magenta"),
-    Category.GRADIENTS: ("G", SKY, "cyan"),
-    Category.BUFFERS: ("B", GREY, "bright_black"),
-    Category.ACTIVATIONS: ("A", GREEN, "green"),
-    Category.TEMPORARIES: ("T", ORANGE, "yellow"),
+KIND_COLOURS: Final = {
+    Category.WEIGHTS: "blue",
+    Category.OPTIMIZER: "purple",
+    Category.GRADIENTS: "sky",
+    Category.BUFFERS: "grey",
+    Category.ACTIVATIONS: "green",
+    Category.TEMPORARIES: "orange",
 }
-"""Letter, colour and style of each kind, from the bottom of the stack to its top: what varies most is at the top."""
+"""The colour of each kind, from the bottom of the stack to its top: what varies most is at the top."""
+_KINDS: Final = {
+    kind: (kind.name[0], SERIES[colour].light, SERIES[colour].style) for kind, colour in KIND_COLOURS.items()
+}
+"""Letter, colour and style of each kind, in the same order."""
 
 _ROWS: Final = 10
 _MAX_COLUMNS: Final = 80

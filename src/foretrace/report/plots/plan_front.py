@@ -6,19 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from foretrace.basics.units import format_bytes, format_time
+from foretrace.report.design import BLUE, FRAME, GREY, MUTED, ORANGE, VERMILLION
 from foretrace.report.plan_words import pack_words, plan_text, plan_words, varying_fields
-from foretrace.report.svg import (
-    BLUE,
-    FRAME,
-    GREY,
-    LEGEND_ROW,
-    MUTED,
-    ORANGE,
-    VERMILLION,
-    Canvas,
-    LinearAxis,
-    PlotArea,
-)
+from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis, PlotArea
 from foretrace.search.planner.result import PlanSearch, RankedPlan
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 620, 400, 76, 56, 300

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretrace.basics.units import format_time
-from foretrace.report.svg import COLOURS, FRAME, LEGEND_ROW, MUTED, Canvas, LogAxis, PlotArea
+from foretrace.report.design import COLOURS, FRAME, MUTED
+from foretrace.report.svg import LEGEND_ROW, Canvas, LogAxis, PlotArea
 
 NEAR = 0.10
 """How far the dashed lines are from the diagonal, as a share of what was measured."""

@@ -18,19 +18,8 @@ from foretrace.readings.answer.answer import Answer
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.intervals import united
 from foretrace.readings.profiler_views.rank import Rank
-from foretrace.report.svg import (
-    BLUE,
-    COLOURS,
-    GREEN,
-    GRID,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    WINE,
-    Canvas,
-    mix,
-)
+from foretrace.report.design import BLUE, COLOURS, GREEN, GRID, ORANGE, PURPLE, SKY, VERMILLION, WINE
+from foretrace.report.svg import Canvas, mix
 
 _LEFT, _WIDTH, _RIGHT, _TOP, _LANE = 130, 900, 290, 64, 34
 _BOX = _LANE - 8
@@ -102,9 +91,14 @@ class _TimeAxis:
             canvas.text(x, bottom + 18, format_time(share * (self.high_s - self.low_s)), "middle")
 
 
+def has_drawing(view: str) -> bool:
+    """Returns whether there is a drawing of a view."""
+    return view in _DRAWN
+
+
 def profiler_trace_svg(trace: ProfilerTrace, view: str | None) -> str:
     """Draws a view, by default the step."""
-    if view is not None and view not in _DRAWN:
+    if view is not None and not has_drawing(view):
         raise UsageError(
             "option-not-for-command",
             f"--plot: there is no drawing of {view}",
@@ -218,7 +212,7 @@ def _draw_ranges(rank: Rank, axis: _TimeAxis, ranges: Longs, canvas: Canvas, y: 
         canvas.rect(low, y, high - low, _BOX, name, fill="#cfe0ee", stroke="#7aa7c7", stroke_width=0.6)
         room = int((high - low - 8) / 6.5)
         if room >= 3:
-            canvas.text(low + 4, y + 17, name if len(name) <= room else f"{name[: room - 1]}…")
+            canvas.text(low + 4, y + 17, name if len(name) <= room else f"{name[: room - 1]}…", fill="black")
 
 
 def _bound_of(part: str, answer: Answer) -> str:
