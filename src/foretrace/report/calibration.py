@@ -5,22 +5,31 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.plain import to_plain
 from foretrace.basics.units import format_bytes, format_percent, format_time
-from foretrace.calibrate.coverage import CoveredCalls, CoveredFamily, JobCoverage, covered_calls, covered_families
+from foretrace.calibrate.coverage import (
+    CoveredCalls,
+    CoveredFamily,
+    JobCoverage,
+    KernelCoverage,
+    covered_calls,
+    covered_families,
+)
 from foretrace.cost.calibration import Calibration, HostFit, MadeOf, StepFit
 from foretrace.report.json import read_record, to_json, with_properties
-from foretrace.report.table import table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.report.validate import signed_error
 from foretrace.validate.calibrated import CalibratedValidation
 
 CALIBRATION_SCHEMA = "foretrace.calibration/1"
 MAX_KERNELS = 12
+OWN_STEPS = "* the calibration was made of this step: not counted"
+ALL_COVERED = "every kernel of it was measured, or lies between those that were"
 _HOW = ("measured", "interpolated", "corrected", "not covered")
 
 
@@ -82,12 +91,12 @@ def print_calibration(
 ) -> None:
     """Prints the screen of `foretrace calibrate` and `foretrace calibration show`."""
     lines: list[list[Span]] = [[], *_headline(calibration), []]
-    lines += [*_made_of(calibration), []]
-    families = covered_families(calibration)
-    if families:
-        lines += [*_families(calibration, families), []]
+    lines += [*made_of_table(calibration).lines(), []]
+    families = families_table(calibration)
+    if families.rows:
+        lines += [*families.lines(), []]
     if calibration.collectives is not None:
-        lines += [*_collectives(calibration), []]
+        lines += [*collectives_table(calibration).lines(), []]
     if coverage is not None:
         lines += [*_coverage(coverage), []]
     lines += [
@@ -101,6 +110,16 @@ def _with_place(diagnostic: Diagnostic) -> str:
 
 
 def _headline(calibration: Calibration) -> list[list[Span]]:
+    lines: list[list[Span]] = [
+        [("  Calibration   ", ""), (calibration.name, "bold"), (f" of {calibration.device or calibration.gpu}", "")]
+    ]
+    lines[0].append((f" ({calibration.gpu})", ""))
+    lines.append([(f"  holds         {holds_text(calibration)}", "")])
+    return [*lines, *([(f"  {name:<13} {text}", "")] for name, text in fit_facts(calibration))]
+
+
+def holds_text(calibration: Calibration) -> str:
+    """Returns how many kernels, collectives and other measurements a calibration holds."""
     count = 0 if calibration.kernels is None else len(calibration.kernels.kernels)
     known = [f"{count:,} kernel{'s' * (count != 1)}"] if count else []
     if calibration.collectives is not None:
@@ -108,25 +127,26 @@ def _headline(calibration: Calibration) -> list[list[Span]]:
     if calibration.host is not None:
         host = calibration.host
         known.append(f"{1e6 * host.launch_s:.1f} µs of the host per launch ({host.style}, unprofiled)")
-    lines: list[list[Span]] = [
-        [("  Calibration   ", ""), (calibration.name, "bold"), (f" of {calibration.device or calibration.gpu}", "")]
-    ]
-    lines[0].append((f" ({calibration.gpu})", ""))
-    lines.append([(f"  holds         {' · '.join(known) or 'a factor'}", "")])
-    fit = calibration.steps
+    return " · ".join(known) or "a factor"
+
+
+def fit_facts(calibration: Calibration) -> list[tuple[str, str]]:
+    """Returns the factor of whole steps and the software that was measured, as far as they are known."""
+    facts, fit = [], calibration.steps
     if fit is not None:
         text = (
-            f"  whole steps   all kernels × {fit.factor:.3f}, from {fit.rows} rows: "
+            f"all kernels × {fit.factor:.3f}, from {fit.rows} rows: "
             f"mean error {format_percent(fit.before)} before, {format_percent(fit.error)} after"
         )
-        lines.append([(text, "")])
+        facts.append(("whole steps", text))
     software = " · ".join(f"{name} {value}" for name, value in (calibration.software or {}).items())
-    return [*lines, [(f"  software      {software}", "")]] if software else lines
+    return [*facts, ("software", software)] if software else facts
 
 
-def _made_of(calibration: Calibration) -> list[list[Span]]:
+def made_of_table(calibration: Calibration) -> TextTable:
+    """Returns the files that a calibration was made of."""
     rows = [[source.file, source.kind, _count(source), _time(source), _clock(source)] for source in calibration.made_of]
-    return table(["made of", "", "gives", "step", "products"], rows)
+    return TextTable(["made of", "", "gives", "step", "products"], rows)
 
 
 def _count(source: MadeOf) -> str:
@@ -142,7 +162,9 @@ def _clock(source: MadeOf) -> str:
     return f"{source.slower:.2f}× as long as at full clocks" if source.slower else ""
 
 
-def _families(calibration: Calibration, families: Sequence[CoveredFamily]) -> list[list[Span]]:
+def families_table(calibration: Calibration) -> TextTable:
+    """Returns the families of kernels, with their fits."""
+    families = covered_families(calibration)
     fits = {family.name: family for family in calibration.families}
     rows = []
     for family in families:
@@ -153,11 +175,11 @@ def _families(calibration: Calibration, families: Sequence[CoveredFamily]) -> li
         if fit is not None and fit.kernels > 1:
             figures[1:] = [f"{fit.low:.2f} to {fit.high:.2f}", f"± {format_percent(math.expm1(fit.error))}"]
         rows.append([family.name, str(family.kernels), *figures, _ranges(family)])
-    width = max(len(row[-1]) for row in rows)
+    width = max((len(row[-1]) for row in rows), default=0)
     rows = [[*row[:-1], f"{row[-1]:<{width}}"] for row in rows]
     heads = ["measured over modelled time", "shapes", "mean", "nine in ten", "left out", f"{'sizes':<{width}}"]
     note = "left out: how far nine in ten shapes are off when each is priced by the others"
-    return table(heads, rows, note)
+    return TextTable(heads, rows, note)
 
 
 def _ranges(family: CoveredFamily) -> str:
@@ -168,7 +190,8 @@ def _ranges(family: CoveredFamily) -> str:
     return " · ".join(words)
 
 
-def _collectives(calibration: Calibration) -> list[list[Span]]:
+def collectives_table(calibration: Calibration) -> TextTable:
+    """Returns the collectives that were measured."""
     rows = [
         [
             call.collective,
@@ -179,23 +202,34 @@ def _collectives(calibration: Calibration) -> list[list[Span]]:
         ]
         for call in covered_calls(calibration)
     ]
-    return table(["collectives", "GPUs", "nodes", "sizes", "from, to"], rows)
+    return TextTable(["collectives", "GPUs", "nodes", "sizes", "from, to"], rows)
 
 
 def _coverage(coverage: JobCoverage) -> list[list[Span]]:
-    shares = " · ".join(f"{how} {format_percent(coverage.share(how))}" for how in _HOW)
-    lines: list[list[Span]] = [[("  Covers        ", ""), (f"of {coverage.title}, by time: {shares}", "")], []]
+    lines: list[list[Span]] = [
+        [("  Covers        ", ""), (f"of {coverage.title}, by time: {covered_text(coverage)}", "")],
+        [],
+    ]
     missing = [kernel for kernel in coverage.kernels if kernel.how in ("corrected", "not covered")]
     if not missing:
-        return [*lines, [("  every kernel of it was measured, or lies between those that were", "")]]
-    width = max(len(kernel.kernel) for kernel in missing[:MAX_KERNELS])
+        return [*lines, [(f"  {ALL_COVERED}", "")]]
+    shown = replace(kernels_table(missing[:MAX_KERNELS]), hidden=max(len(missing) - MAX_KERNELS, 0))
+    return [*lines, *shown.lines()]
+
+
+def covered_text(coverage: JobCoverage) -> str:
+    """Returns the share of a job's time that is priced in each way."""
+    return " · ".join(f"{how} {format_percent(coverage.share(how))}" for how in _HOW)
+
+
+def kernels_table(kernels: Sequence[KernelCoverage]) -> TextTable:
+    """Returns how some kernels of a job are priced."""
+    width = max((len(kernel.kernel) for kernel in kernels), default=0)
     rows = [
         [kernel.how, format_percent(kernel.share), _away(kernel.distance), f"{kernel.kernel:<{width}}"]
-        for kernel in missing[:MAX_KERNELS]
+        for kernel in kernels
     ]
-    lines += table(["least covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
-    more = len(missing) - MAX_KERNELS
-    return [*lines, [(f"  {more} more in --json", "bright_black")]] if more > 0 else lines
+    return TextTable(["least covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
 
 
 def _away(distance: float) -> str:
@@ -219,6 +253,14 @@ def before_after_json(validation: CalibratedValidation) -> dict[str, Any]:
 
 def print_before_after(validation: CalibratedValidation, stream: TextIO | None = None) -> None:
     """Prints the errors without the calibration and with it."""
+    lines: list[list[Span]] = [[], *before_after_table(validation).lines()]
+    if len(validation.counted) < len(validation.rows):
+        lines.append([(f"  {OWN_STEPS}", "")])
+    show(Screen.of(stream or sys.stdout), lines)
+
+
+def before_after_table(validation: CalibratedValidation) -> TextTable:
+    """Returns the errors of each row without the calibration and with it."""
     names = list(dict.fromkeys(name for row in validation.rows for name in row.before.parts))
     rows = []
     for row in validation.rows:
@@ -229,11 +271,7 @@ def print_before_after(validation: CalibratedValidation, stream: TextIO | None =
     last = [f"mean absolute, {len(validation.counted)} rows"]
     last += [_pair(means.get(name)) for name in names]
     rows.append([*last, _pair(means.get("step"))])
-    lines: list[list[Span]] = [[]]
-    lines += table([f"without → with {validation.calibration.name}", *names, "step"], rows)
-    if len(validation.counted) < len(validation.rows):
-        lines.append([("  * the calibration was made of this step: not counted", "")])
-    show(Screen.of(stream or sys.stdout), lines)
+    return TextTable([f"without → with {validation.calibration.name}", *names, "step"], rows)
 
 
 def _pair_of_errors(before: float | None, after: float | None) -> str:

@@ -82,7 +82,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
     def pair(seconds: Pair) -> dict[str, Any]:
         sides = both(seconds.subject_s, seconds.base_s, "_s")
-        return {**sides, "difference_s": seconds.difference_s, "share_of_step": _share(comparison, seconds)}
+        return {**sides, "difference_s": seconds.difference_s, "share_of_step": share_of_base(comparison, seconds)}
 
     def part(row: ComparedPart) -> dict[str, Any]:
         return {"part": row.name, **pair(row.seconds)}
@@ -128,7 +128,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     )
 
 
-def _share(comparison: Comparison, pair: Pair) -> float | None:
+def share_of_base(comparison: Comparison, pair: Pair) -> float | None:
+    """Returns a difference as a share of the base's step; None where that takes no time."""
     step = comparison.base.step_time_s
     return pair.difference_s / step if step > 0 else None
 
@@ -172,18 +173,24 @@ def _headline(comparison: Comparison) -> list[list[Span]]:
     axes = base.mesh.replace(",", " · ").replace("=", " ")
     job = f"     {format_count(base.world_size)} ranks · {axes}" if measured else ""
     lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison, comparison.step), (job, "")]]
-    if measured and comparison.unlike:
-        lines.append([(f"         not the same work: {'; '.join(comparison.unlike)}", "yellow")])
+    different = different_work(comparison)
+    if different:
+        lines.append([(f"         not the same work: {different}", "yellow")])
     if measured:
         lines.append(_band(comparison))
-    else:
-        tokens = [None if answer.model is None else answer.model.tokens_per_step for _, answer in comparison.sides]
-        if tokens[0] is not None and tokens[1] is not None and tokens[0] != tokens[1]:
-            text = f"not the same work: {format_count(tokens[0])} tokens a step in A, {format_count(tokens[1])} in B"
-            lines.append([(f"         {text}", "yellow")])
     if comparison.until_optimizer is not None:
         lines.append([("         up to the optimizer ", ""), *_versus(comparison, comparison.until_optimizer)])
     return lines + [[(f"         {side}: {answer.title}", "")] for side, answer in comparison.sides if answer.title]
+
+
+def different_work(comparison: Comparison) -> str:
+    """Returns how the steps of the two differ in work; empty where they do the same, or may."""
+    if comparison.with_measured:
+        return "; ".join(comparison.unlike)
+    a, b = (None if answer.model is None else answer.model.tokens_per_step for _, answer in comparison.sides)
+    if a is None or b is None or a == b:
+        return ""
+    return f"{format_count(a)} tokens a step in A, {format_count(b)} in B"
 
 
 def _band(comparison: Comparison) -> list[Span]:
@@ -197,14 +204,14 @@ def _band(comparison: Comparison) -> list[Span]:
 def _versus(comparison: Comparison, pair: Pair) -> list[Span]:
     times = zip(_labels(comparison), _both(comparison, pair), strict=True)
     first, second = (f"{label} {time}" for label, time in times)
-    change = "" if comparison.with_measured else f"{_signed(comparison, pair)}, "
-    return [(f"{first}, {second}: {change}", ""), (_percent(pair.error) or "a share of nothing", "bold")]
+    change = "" if comparison.with_measured else f"{signed_difference(comparison, pair)}, "
+    return [(f"{first}, {second}: {change}", ""), (signed_percent(pair.error) or "a share of nothing", "bold")]
 
 
 def _differences(comparison: Comparison) -> list[list[Span]]:
     """Returns the different choices and what follows from them; sources of prices are counted, the JSON names them."""
     rows: list[tuple[str, ...]] = [
-        (each.of, _cut(each.name), _value(each.a), _value(each.b))
+        (each.of, _cut(each.name), difference_value(each.a), difference_value(each.b))
         for each in comparison.differences
         if each.of != "prices" and each.name not in _MINOR
     ]
@@ -217,7 +224,8 @@ def _differences(comparison: Comparison) -> list[list[Span]]:
     return [[], *table(("what differs", "", "A", "B"), rows, text_columns=4)]
 
 
-def _value(value: Any) -> str:
+def difference_value(value: Any) -> str:
+    """Returns one side of a difference as a table has it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -239,8 +247,8 @@ def _figures(comparison: Comparison) -> list[list[Span]]:
     peaks = [None if answer.peak_memory is None else float(answer.peak_memory.bytes) for answer in (a, b)]
     needs = [None if answer.memory is None else float(answer.memory.needed_bytes) for answer in (a, b)]
     rows = [
-        ("step", *_both(comparison, comparison.step), _percent(comparison.step.error)),
-        *_figure("tokens/s per GPU", [a.tokens_per_s_per_gpu, b.tokens_per_s_per_gpu], _rate),
+        ("step", *_both(comparison, comparison.step), signed_percent(comparison.step.error)),
+        *_figure("tokens/s per GPU", [a.tokens_per_s_per_gpu, b.tokens_per_s_per_gpu], rate_text),
         *_figure("MFU", [a.mfu, b.mfu], format_percent),
         *_figure("peak memory", peaks, format_bytes),
         *_figure("needs of a GPU", needs, format_bytes),
@@ -248,7 +256,8 @@ def _figures(comparison: Comparison) -> list[list[Span]]:
     return table(("", "A", "B", "change"), rows)
 
 
-def _rate(rate: float) -> str:
+def rate_text(rate: float) -> str:
+    """Returns tokens per second."""
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
@@ -257,7 +266,7 @@ def _figure(name: str, values: list[float | None], text: Callable[[float], str])
         return []
     shown = ["" if value is None else text(value) for value in values]
     a, b = values
-    return [(name, *shown, _percent((b - a) / a) if a and b is not None else "")]
+    return [(name, *shown, signed_percent((b - a) / a) if a and b is not None else "")]
 
 
 _RANK_TIMES = ("compute", "held up", "end")
@@ -268,10 +277,15 @@ def _heads(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:
-    return (*_both(comparison, pair), _signed(comparison, pair), _percent(_share(comparison, pair)))
+    return (
+        *_both(comparison, pair),
+        signed_difference(comparison, pair),
+        signed_percent(share_of_base(comparison, pair)),
+    )
 
 
-def _signed(comparison: Comparison, pair: Pair) -> str:
+def signed_difference(comparison: Comparison, pair: Pair) -> str:
+    """Returns a difference with its sign; one that is rounding, next to the steps, is zero."""
     rounding = 1e-9 * max(comparison.step.subject_s, comparison.step.base_s)
     change = pair.difference_s if abs(pair.difference_s) > rounding else 0.0
     return f"+{format_time(change)}" if change > 0 else format_time(change)
@@ -338,8 +352,12 @@ def _stages(comparison: Comparison) -> list[list[Span]]:
     def row(stage: StageRow) -> tuple[str, ...]:
         sides = []
         for side in (stage.subject, stage.base):
-            sides += ["", ""] if side is None else [format_time(side.mean_s), _spread(side.least_s, side.most_s)]
-        return (f"stage {stage.stage} {stage.direction}", *sides, _percent(stage.mean.error) if stage.mean else "")
+            sides += ["", ""] if side is None else [format_time(side.mean_s), range_text(side.least_s, side.most_s)]
+        return (
+            f"stage {stage.stage} {stage.direction}",
+            *sides,
+            signed_percent(stage.mean.error) if stage.mean else "",
+        )
 
     first, second = _labels(comparison)
     heads = ("compute of a microbatch", first, "least to most", second, "least to most", "error")
@@ -367,7 +385,7 @@ def _groups(comparison: Comparison) -> list[list[Span]]:
     def row(group: GroupRow) -> tuple[str, ...]:
         others = f" and {len(group.groups) - 1:,} identical" if len(group.groups) > 1 else ""
         return (
-            f"{group.axis} {_ranks_text(group.groups[0])}{others}",
+            f"{group.axis} {ranks_text(group.groups[0])}{others}",
             *_both(comparison, group.running),
             *_both(comparison, group.wait),
         )
@@ -395,17 +413,19 @@ def _size(pair: Pair | None) -> float:
     return 0.0 if pair is None else abs(pair.difference_s)
 
 
-def _percent(share: float | None) -> str:
+def signed_percent(share: float | None) -> str:
+    """Returns a share in percent, with its sign; empty for None."""
     if share is None:
         return ""
     text = format_percent(share)
     return f"+{text}" if share > 0 and text != format_percent(0.0) else text
 
 
-def _spread(least_s: float, most_s: float) -> str:
+def range_text(least_s: float, most_s: float) -> str:
+    """Returns two ends of a range of times."""
     return f"{format_time(least_s)} to {format_time(most_s)}"
 
 
-def _ranks_text(ranks: tuple[int, ...]) -> str:
+def ranks_text(ranks: tuple[int, ...]) -> str:
     """`0 4 8 12`; of many the first two and the last."""
     return " ".join(map(str, ranks)) if len(ranks) <= 4 else f"{ranks[0]} {ranks[1]} … {ranks[-1]}"

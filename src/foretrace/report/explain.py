@@ -12,10 +12,12 @@ from foretrace.readings.account import PerMicrobatch
 from foretrace.readings.explain import Explanation
 from foretrace.readings.explain.communication import CallKind, WorstCall
 from foretrace.readings.explain.path import LongOp
+from foretrace.readings.explain.pipeline import Stage
 from foretrace.readings.explain.rows import OpPlace
+from foretrace.readings.explain.stragglers import RankLateness
 from foretrace.readings.explain.variation import Variation
 from foretrace.report.json import to_json
-from foretrace.report.table import table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 if TYPE_CHECKING:
@@ -82,9 +84,10 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(explanation)]
     lines += _advice(explanation) + _remedies(explanation)
-    lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
-    lines += _stages(explanation) + _ranks(explanation)
-    lines += [[], *_facts(explanation)]
+    lines += _lines_of(calls_table(explanation.calls).first(MAX_CALLS))
+    lines += [[(f"  {text}", "")] for text in longest_waits(explanation.worst_calls)]
+    lines += _lines_of(_slowest_stages(explanation)) + _lines_of(_latest_ranks(explanation))
+    lines += [[], *([(f"  {word:<8} {text}", "")] for word, text in fact_texts(explanation))]
     lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), MAX_NOTES)
     lines.append(
         [("  see      --json: every rank, stage and call · --perfetto out.pftrace: the timeline", "bright_black")]
@@ -93,19 +96,12 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
 
 
 def _headline(explanation: Explanation) -> list[list[Span]]:
-    simulation = explanation.answer
-    kind = "recorded" if explanation.recorded else "predicted, not recorded"
-    count = explanation.pipeline.microbatches
-    axes = simulation.mesh.replace(",", " · ").replace("=", " ")
-    many = f" · {count} microbatch{'' if count == 1 else 'es'}" if count else ""
-    job = f"{format_count(simulation.world_size)} rank{'' if simulation.world_size == 1 else 's'} · {axes}{many}"
+    simulation, job = explanation.answer, job_text(explanation)
+    kind = kind_text(explanation)
     lines: list[list[Span]] = [
         [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (f"  {kind}     {job}", "")]
     ]
-    texts = [simulation.title] if simulation.title else []
-    error = explanation.replay_error
-    if explanation.replay_step_s is not None and error is not None:
-        texts.append(f"run again from its ops {format_time(explanation.replay_step_s)}, {_signed(error)}")
+    texts = [text for text in (simulation.title, replay_text(explanation)) if text]
     if texts:
         lines.append([(f"  Job    {'; '.join(texts)}", "")])
     step = simulation.step_time_s
@@ -113,6 +109,27 @@ def _headline(explanation: Explanation) -> list[list[Span]]:
     shown = [f"{name} {format_time(seconds)} {format_percent(seconds / step)}" for name, seconds in parts if step > 0]
     lines += _wrapped("Parts", shown or ["nothing in this job takes time"])
     return lines
+
+
+def kind_text(explanation: Explanation) -> str:
+    """Returns whether the step was recorded or predicted."""
+    return "recorded" if explanation.recorded else "predicted, not recorded"
+
+
+def job_text(explanation: Explanation) -> str:
+    """Returns how many ranks a run has, its axes and its microbatches."""
+    answer, count = explanation.answer, explanation.pipeline.microbatches
+    axes = answer.mesh.replace(",", " · ").replace("=", " ")
+    many = f" · {count} microbatch{'' if count == 1 else 'es'}" if count else ""
+    return f"{format_count(answer.world_size)} rank{'' if answer.world_size == 1 else 's'} · {axes}{many}"
+
+
+def replay_text(explanation: Explanation) -> str:
+    """Returns what the engine makes of the ops of a recorded run; empty where it was not run again."""
+    error = explanation.replay_error
+    if explanation.replay_step_s is None or error is None:
+        return ""
+    return f"run again from its ops {format_time(explanation.replay_step_s)}, {_signed(error)}"
 
 
 def _wrapped(word: str, items: Sequence[str], width: int = 112) -> list[list[Span]]:
@@ -136,12 +153,15 @@ def _advice(explanation: Explanation) -> list[list[Span]]:
 
 
 def _remedies(explanation: Explanation) -> list[list[Span]]:
-    if not explanation.remedies:
-        return []
+    return _lines_of(remedies_table(explanation))
+
+
+def remedies_table(explanation: Explanation) -> TextTable:
+    """Returns the changes that were tried, each with its step."""
     rows = [(remedy.option, format_time(remedy.after_s), _signed(remedy.change)) for remedy in explanation.remedies]
-    before = format_time(explanation.remedies[0].before_s)
+    before = format_time(explanation.remedies[0].before_s if rows else explanation.step_s)
     built = "built anew of what its ops take" if explanation.recorded else "as predicted"
-    return [[], *table(("what you could do", "step", "a microbatch"), rows, f"against {before}, {built}")]
+    return TextTable(("what you could do", "step", "a microbatch"), rows, f"against {before}, {built}")
 
 
 def _signed(share: float) -> str:
@@ -149,7 +169,8 @@ def _signed(share: float) -> str:
     return f"+{text}" if share > 0 and text != format_percent(0.0) else text
 
 
-def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
+def calls_table(calls: Sequence[CallKind]) -> TextTable:
+    """Returns the kinds of communication, the most expensive first."""
     rows = [
         (
             f"{call.axis} {call.collective}",
@@ -162,7 +183,7 @@ def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
             format_time(call.held.max_s),
             "" if call.bytes_per_s is None else format_bandwidth(call.bytes_per_s),
         )
-        for call in calls[:MAX_CALLS]
+        for call in calls
     ]
     heads = (
         "communication",
@@ -175,29 +196,36 @@ def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
         "longest wait",
         "bandwidth",
     )
-    return _table(heads, rows, len(calls) - len(rows))
+    return TextTable(heads, rows)
 
 
-def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
-    """Returns the worst call of each axis."""
+def longest_waits(worst: Sequence[WorstCall]) -> list[str]:
+    """Returns a sentence on the longest wait of each axis."""
     first: dict[str, WorstCall] = {}
     for call in worst:
         first.setdefault(call.axis, call)
-    lines: list[list[Span]] = []
+    texts = []
     for call in first.values():
         late = call.waited_for
         if late is not None:  # a wait for nobody is what clocks are off by
             whom = f"rank {late.rank}, busy with {_op(late)}"
             waited = f"{_where(call.place, named=False)} waited {format_time(call.held_s)} for {whom}"
-            lines.append([(f"  longest {call.axis} wait: {waited}", "")])
-    return lines
+            texts.append(f"longest {call.axis} wait: {waited}")
+    return texts
 
 
-def _stages(explanation: Explanation) -> list[list[Span]]:
+def _slowest_stages(explanation: Explanation) -> TextTable:
+    """Returns the slowest stage and those that wait longest."""
+    line = explanation.pipeline
+    ordered = sorted(line.stages, key=lambda stage: (stage is not line.slowest, -stage.waits_s))
+    return stages_table(explanation, ordered[:MAX_STAGES])
+
+
+def stages_table(explanation: Explanation, chosen: Sequence[Stage]) -> TextTable:
+    """Returns some stages of the pipeline in their order; none where there is only one, or no time passes."""
     line = explanation.pipeline
     if len(line.stages) == 1 or explanation.answer.step_time_s <= 0:
-        return []
-    chosen = sorted(line.stages, key=lambda stage: (stage is not line.slowest, -stage.waits_s))[:MAX_STAGES]
+        chosen = ()
     rows = [
         (
             f"stage {stage.stage}{' (slowest)' if stage is line.slowest else ''}",
@@ -212,16 +240,26 @@ def _stages(explanation: Explanation) -> list[list[Span]]:
     heads = ("pipeline", "forward", "backward", "bubble", "waits at the end", "of step")
     ideal = "" if line.ideal_bubble is None else f"; equal stages: {format_percent(line.ideal_bubble)}"
     note = f"compute of a microbatch; all stages wait {format_percent(line.waits_share)} of the step{ideal}"
-    return _table(heads, rows, len(line.stages) - len(rows), note)
+    return TextTable(heads, rows, note, hidden=len(line.stages) - len(rows))
 
 
 def _pass(passes: PerMicrobatch | None) -> str:
     return "" if passes is None else format_time(passes.mean_s)
 
 
-def _ranks(explanation: Explanation) -> list[list[Span]]:
-    ordered = sorted(explanation.ranks, key=lambda rank: (not rank.flags, -rank.held_others_s))
-    shown = [rank for rank in ordered if rank.held_others_s > 0 or rank.flags][:MAX_RANKS]
+def _latest_ranks(explanation: Explanation) -> TextTable:
+    """Returns the ranks that others wait for longest."""
+    shown = [rank for rank in ranks_by_lateness(explanation) if rank.held_others_s > 0 or rank.flags]
+    return ranks_table(explanation, shown[:MAX_RANKS])
+
+
+def ranks_by_lateness(explanation: Explanation) -> list[RankLateness]:
+    """Returns the ranks, those that are flagged and that others wait for longest first."""
+    return sorted(explanation.ranks, key=lambda rank: (not rank.flags, -rank.held_others_s))
+
+
+def ranks_table(explanation: Explanation, shown: Sequence[RankLateness]) -> TextTable:
+    """Returns for some ranks how long others waited for them."""
     rows = [
         (
             f"rank {rank.rank}"
@@ -236,11 +274,11 @@ def _ranks(explanation: Explanation) -> list[list[Span]]:
         for rank in shown
     ]
     heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "compute / stage's", "")
-    return _table(heads, rows, len(explanation.ranks) - len(rows))
+    return TextTable(heads, rows, hidden=len(explanation.ranks) - len(rows))
 
 
-def _facts(explanation: Explanation) -> list[list[Span]]:
-    """Returns a line each for experts, variation, the critical path and the host."""
+def fact_texts(explanation: Explanation) -> list[tuple[str, str]]:
+    """Returns a name and a text each for experts, variation, the critical path and the host."""
     path, host, step = explanation.critical_path, explanation.host, explanation.answer.step_time_s
     texts = [("experts", _experts(explanation)), ("jitter", _variation(explanation))]
     if path.by_part_s and step > 0:
@@ -258,10 +296,7 @@ def _facts(explanation: Explanation) -> list[list[Span]]:
                 f"{format_time(host.total_s)}, {share} of the step; longest gap {_long(host.longest[0], host=True)}",
             )
         )
-    lines: list[list[Span]] = []
-    for word, text in texts:
-        lines += [[(f"  {word:<8} {text}", "")]] if text else []
-    return lines
+    return [(word, text) for word, text in texts if text]
 
 
 def _experts(explanation: Explanation) -> str:
@@ -310,7 +345,6 @@ def _op(place: OpPlace) -> str:
     return place.op if place.microbatch is None else f"{place.op} of microbatch {place.microbatch}"
 
 
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
-    """Returns a blank line and a table that tells how many rows it leaves out; nothing without rows."""
-    remarks = [remark for remark in (note, f"{hidden:,} more in --json" if hidden > 0 else "") if remark]
-    return [[], *table(heads, rows, "; ".join(remarks))] if rows else []
+def _lines_of(table: TextTable) -> list[list[Span]]:
+    """Returns a blank line and a table; nothing without rows."""
+    return [[], *table.lines()] if table.rows else []

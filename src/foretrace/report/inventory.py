@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TextIO
 
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable
-from foretrace.report.table import table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 MAX_DIAGNOSTICS: Final = 24
@@ -26,7 +26,7 @@ def print_inventory(inventory: Inventory, stream: TextIO | None = None) -> None:
     lines: list[list[Span]] = [[(f"  {inventory.title}", "bold"), (f": {inventory.format}", "")]]
     lines += _facts(inventory.facts)
     for inner in inventory.tables:
-        lines += [[], *_table(inner)]
+        lines += [[], *inventory_table(inner).lines()]
     diagnostics = diagnostic_lines(inventory.diagnostics, MAX_DIAGNOSTICS)
     lines += [[], *diagnostics] if diagnostics else []
     show(screen, [*lines, [], [(f"  {'see':<8} {SEPARATOR.join((*inventory.see, '--json'))}", "bright_black")]])
@@ -41,6 +41,6 @@ def _facts(facts: Sequence[tuple[str, str]]) -> Iterator[list[Span]]:
         previous = label
 
 
-def _table(given: InventoryTable) -> list[list[Span]]:
-    note = " ".join(given.note.split())
-    return table(given.heads, given.rows, note, text_columns=given.text_columns)
+def inventory_table(given: InventoryTable) -> TextTable:
+    """Returns a table of an inventory; its note becomes one line."""
+    return TextTable(given.heads, given.rows, " ".join(given.note.split()), given.text_columns)

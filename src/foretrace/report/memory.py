@@ -18,7 +18,7 @@ from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
 from foretrace.readings.memory import PeakPlace, peak_place
 from foretrace.report.json import to_json, with_properties
 from foretrace.report.plots.memory_plot import memory_letters, memory_svg
-from foretrace.report.table import table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.simulation.relief import Relief
 
@@ -123,7 +123,7 @@ class MeasuredMemory:
             notes.append(Diagnostic("note", "assumed", text, self.file))
         return tuple(notes)
 
-    def lines(self) -> list[list[Span]]:
+    def table(self) -> TextTable:
         """Returns the predicted and the measured peaks next to each other."""
         snapshot = self.snapshot
         rows = [
@@ -136,7 +136,7 @@ class MeasuredMemory:
                 f" in {format_time(snapshot.span_s)}, most allocated {format_time(snapshot.peak_s)} after the first"
             )
         note = f"measured: {self.file}, device {snapshot.device}, {history}"
-        return table([f"peak of {self.role}", "predicted", "measured", "difference"], rows, note)
+        return TextTable([f"peak of {self.role}", "predicted", "measured", "difference"], rows, note)
 
 
 def _compared(name: str, predicted: int, measured: int) -> list[str]:
@@ -164,7 +164,7 @@ def memory_json(
             "would_fit": None if relief is None else [ReliefRecord.of(each) for each in relief],
             "worst": track,
             "snapshot": None if measured is None else _snapshot_json(measured),
-            "diagnostics": _about_memory(answer, measured),
+            "diagnostics": about_memory(answer, measured),
         },
     )
 
@@ -176,7 +176,7 @@ def _snapshot_json(measured: MeasuredMemory) -> dict[str, Any]:
     return {"file": measured.file, **values, **errors}
 
 
-def _about_memory(answer: Answer, measured: MeasuredMemory | None) -> tuple[Diagnostic, ...]:
+def about_memory(answer: Answer, measured: MeasuredMemory | None) -> tuple[Diagnostic, ...]:
     """Returns the diagnostics that concern memory, the plan and its layout."""
     left_out = {*_OF_TIME, "out-of-memory"}  # the verdict says that already
     kept = tuple(diagnostic for diagnostic in answer.diagnostics if diagnostic.code not in left_out)
@@ -195,12 +195,18 @@ def print_memory(
     if memory is None or worst is None:
         show(screen, [[], [("  nothing is known of this job's memory", "")]])
         return
-    lines: list[list[Span]] = [[], *_headline(answer, memory, worst), [], *_stages(memory), *_outside(memory)]
+    lines: list[list[Span]] = [
+        [],
+        *_headline(answer, memory, worst),
+        [],
+        *stages_table(memory).lines(),
+        *_spaced(outside_table(memory)),
+    ]
     if measured is not None:
-        lines += [[], *measured.lines()]
+        lines += [[], *measured.table().lines()]
     lines += _over_time(worst, answer.step_time_s, screen)
-    lines += _would_fit(relief or ())
-    lines += [[], *diagnostic_lines(_about_memory(answer, measured), MAX_DIAGNOSTICS)]
+    lines += _spaced(relief_table(relief or ()))
+    lines += [[], *diagnostic_lines(about_memory(answer, measured), MAX_DIAGNOSTICS)]
     show(screen, lines)
 
 
@@ -214,27 +220,35 @@ def memory_plot(answer: Answer) -> str:
 
 
 def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[list[Span]]:
-    axes = answer.mesh.replace(",", " · ").replace("=", " ")
-    gpu = "GPU" if answer.cluster is None else answer.cluster.gpu.title
-    job = f"{format_count(answer.world_size)} × {gpu} · {axes}".rstrip(" ·")
-    low, _, high = memory.reserved_band_bytes
-    fullest = max(memory.stages, key=lambda stage: stage.reserved_band_bytes[1])
-    on = "" if fullest is worst else f" on {fullest.role}"
-    reserved = f"{format_bytes(memory.reserved_bytes)} reserved{on} ({format_bytes(low)} to {format_bytes(high)})"
-    outside = f"{format_bytes(memory.outside_bytes)} outside the allocator"
     needed = f"{format_bytes(memory.needed_bytes)} of {format_bytes(memory.capacity_bytes)}"
     share = format_percent(memory.needed_bytes / memory.capacity_bytes)
-    place = _place(answer, worst)
+    place = peak_text(answer, worst)
     return [
-        [("  Memory  ", ""), (memory.verdict, f"bold {_VERDICT_STYLES[memory.verdict]}"), (_room(memory), "")],
-        [(f"  Job     {job}", "")],
-        [(f"          {_plan_words(answer)}", "")],
+        [("  Memory  ", ""), (memory.verdict, f"bold {_VERDICT_STYLES[memory.verdict]}"), (room_text(memory), "")],
+        [(f"  Job     {gpus_text(answer)}", "")],
+        [(f"          {plan_text(answer)}", "")],
         [("  Peak    ", ""), (format_bytes(worst.peak_bytes), "bold"), (f" allocated on {worst.role}{place}", "")],
-        [(f"  Needs   {needed} ({share}): {reserved} and {outside}", "")],
+        [(f"  Needs   {needed} ({share}): {needs_text(memory)}", "")],
     ]
 
 
-def _plan_words(answer: Answer) -> str:
+def gpus_text(answer: Answer) -> str:
+    """Returns the GPUs of a job and its axes."""
+    axes = answer.mesh.replace(",", " · ").replace("=", " ")
+    gpu = "GPU" if answer.cluster is None else answer.cluster.gpu.title
+    return f"{format_count(answer.world_size)} × {gpu} · {axes}".rstrip(" ·")
+
+
+def needs_text(memory: MemoryFit) -> str:
+    """Returns what the memory that a GPU needs consists of."""
+    low, _, high = memory.reserved_band_bytes
+    fullest = max(memory.stages, key=lambda stage: stage.reserved_band_bytes[1])
+    on = "" if fullest is memory.worst else f" on {fullest.role}"
+    reserved = f"{format_bytes(memory.reserved_bytes)} reserved{on} ({format_bytes(low)} to {format_bytes(high)})"
+    return f"{reserved} and {format_bytes(memory.outside_bytes)} outside the allocator"
+
+
+def plan_text(answer: Answer) -> str:
     """Returns what decides the memory of a plan, next to its axes."""
     assert answer.model is not None
     plan = answer.model.plan
@@ -252,7 +266,7 @@ def _plan_words(answer: Answer) -> str:
     return " · ".join(words)
 
 
-def _room(memory: MemoryFit) -> str:
+def room_text(memory: MemoryFit) -> str:
     """Returns the head-room of the usual estimate, and of the one that casts doubt on it."""
     most, usual, least = (memory.capacity_bytes - size for size in memory.needed_band_bytes)
     words = f": {format_bytes(usual)} to spare" if usual >= 0 else f": {format_bytes(-usual)} too little"
@@ -263,7 +277,7 @@ def _room(memory: MemoryFit) -> str:
     return words
 
 
-def _place(answer: Answer, stage: StageMemory) -> str:
+def peak_text(answer: Answer, stage: StageMemory) -> str:
     """Returns where in the schedule a stage holds most."""
     place = peak_place(answer.timeline, stage.track)
     if place is None:
@@ -280,7 +294,7 @@ def _place(answer: Answer, stage: StageMemory) -> str:
     return words + (f", {format_percent(place.time_s / step_s)} into the step" if step_s > 0 else "")
 
 
-def _stages(memory: MemoryFit) -> list[list[Span]]:
+def stages_table(memory: MemoryFit) -> TextTable:
     """Returns a row per stage; neighbours that hold the same share a row."""
     kinds = [label(category) for category in Category]
     kinds = [kind for kind in kinds if any(kind in stage.by_category for stage in memory.stages)]
@@ -296,27 +310,28 @@ def _stages(memory: MemoryFit) -> list[list[Span]]:
         else:
             rows.append((stage.role, cells))
     heads = ["at its peak, GiB", "ranks each", *kinds, "allocated", "reserved", "total", "of GPU"]
-    return table(heads, [[name, *cells] for name, cells in rows])
+    return TextTable(heads, [[name, *cells] for name, cells in rows])
 
 
-def _outside(memory: MemoryFit) -> list[list[Span]]:
+def outside_table(memory: MemoryFit) -> TextTable:
     """Returns the parts outside the allocator, the largest first."""
-    if not memory.outside:
-        return []
     parts = sorted(memory.outside, key=lambda part: -part.bytes)
     rows = [[part.name, format_bytes(part.bytes), part.source] for part in parts]
-    return [[], *table(["outside the allocator", "size", "from"], rows, text_columns=3)]
+    return TextTable(["outside the allocator", "size", "from"], rows, text_columns=3)
 
 
-def _would_fit(relief: Sequence[Relief]) -> list[list[Span]]:
+def relief_table(relief: Sequence[Relief]) -> TextTable:
     """Returns the changes by which a job fits, those with the fewest GPUs first, then the shortest step."""
-    if not relief:
-        return []
     rows = [
         [each.options, format_time(each.step_time_s), _gib(each.memory.needed_bytes), _gib(each.memory.headroom_bytes)]
         for each in relief
     ]
-    return [[], *table(["would fit, each one simulated", "step", "needs, GiB", "to spare"], rows)]
+    return TextTable(["would fit, each one simulated", "step", "needs, GiB", "to spare"], rows)
+
+
+def _spaced(table: TextTable) -> list[list[Span]]:
+    """Returns a blank line and a table; nothing without rows."""
+    return [[], *table.lines()] if table.rows else []
 
 
 def _gib(size: int) -> str:

@@ -12,12 +12,12 @@ from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.interface import Limit
 from foretrace.cost.network.nccl.network import Candidate
 from foretrace.hardware.fabric.topology import Topology
+from foretrace.report.design import STYLES
 from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.curves import braille
 from foretrace.report.plots.heatmap import HOTTEST, described
 from foretrace.report.plots.network_plot import AXES, curves_of, over_of, size_text
-from foretrace.report.svg import STYLES
-from foretrace.report.table import table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.simulation.network.network import NetworkAnswer, NetworkTable
 from foretrace.simulation.network.on_links import LinkRun
@@ -135,14 +135,23 @@ def _headline(answer: NetworkAnswer) -> list[list[Span]]:
         bus, own = format_bandwidth(answer.busbw_bytes_per_s), format_bandwidth(answer.algbw_bytes_per_s)
         per_nic = f", {format_bandwidth(answer.nic_bytes_per_s)} per NIC" if answer.nic_bytes_per_s else ""
         lines.append([("  Rate     ", ""), (bus, "bold"), (f" bus bandwidth, {own} algorithm{per_nic}", "")])
-        near = f", {format_percent(answer.bound_share)} of the time" if answer.bound_share is not None else ""
-        ports = "GPUs' links, PCIe and NICs alone" if answer.nodes > 1 else "the GPUs' links"
-        bound = f"{format_time(answer.bound_s)}{near}: the bytes at line rate through {ports}"
-        lines.append([(f"  Bound    {bound}", "")])
+        lines.append([(f"  Bound    {format_time(answer.bound_s)}{bound_text(answer)}", "")])
     if answer.ranks > 1:
         lines.append([(f"  Runs as  {way_text(answer)}", "")])
-        lines.append([(f"  Limit    {answer.limit.name}; {format_time(answer.latency_s)} of the time is latency", "")])
+        lines.append([(f"  Limit    {limit_text(answer)}", "")])
     return lines
+
+
+def bound_text(answer: NetworkAnswer) -> str:
+    """Returns what the bound of a collective is, and how near its time is to that."""
+    near = f", {format_percent(answer.bound_share)} of the time" if answer.bound_share is not None else ""
+    ports = "GPUs' links, PCIe and NICs alone" if answer.nodes > 1 else "the GPUs' links"
+    return f"{near}: the bytes at line rate through {ports}"
+
+
+def limit_text(answer: NetworkAnswer) -> str:
+    """Returns what limits a collective."""
+    return f"{answer.limit.name}; {format_time(answer.latency_s)} of the time is latency"
 
 
 def what_text(answer: NetworkAnswer) -> str:
@@ -152,9 +161,11 @@ def what_text(answer: NetworkAnswer) -> str:
 
 
 def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
+    return [[], *candidates_table(answer).lines()] if len(answer.candidates) > 1 else []
+
+
+def candidates_table(answer: NetworkAnswer) -> TextTable:
     """Returns the ways in which NCCL could run it, with NCCL's estimates and ours."""
-    if len(answer.candidates) < 2:
-        return []
     rows = [
         [
             f"{candidate.algorithm} {candidate.protocol}",
@@ -166,7 +177,7 @@ def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
         for candidate in answer.candidates
     ]
     heads = ["how NCCL could run it", "channels", "NCCL's estimate", "our estimate", ""]
-    return [[], *table(heads, rows)]
+    return TextTable(heads, rows)
 
 
 def _links(answer: NetworkAnswer) -> list[list[Span]]:
@@ -174,12 +185,16 @@ def _links(answer: NetworkAnswer) -> list[list[Span]]:
     run = answer.links
     if run is None:
         return []
-    off = run.time_s / run.analytic_time_s - 1
-    apart = f"{'+' if off >= 0 else ''}{format_percent(off)}"
-    times = f"{format_time(run.time_s)}, by formulas {format_time(run.analytic_time_s)} ({apart})"
-    head = f" {times}; the hottest, with the share they carry of what they can"
+    head = f" {links_text(run)}; the hottest, with the share they carry of what they can"
     lines: list[list[Span]] = [[], [("  on links", "bold"), (head, "")]]
     return lines + [[(f"  {described(load)}", "")] for load in run.loads.hottest(HOTTEST)]
+
+
+def links_text(run: LinkRun) -> str:
+    """Returns the time on links next to that of the formulas."""
+    off = run.time_s / run.analytic_time_s - 1
+    apart = f"{'+' if off >= 0 else ''}{format_percent(off)}"
+    return f"{format_time(run.time_s)}, by formulas {format_time(run.analytic_time_s)} ({apart})"
 
 
 def where_text(answer: NetworkAnswer) -> str:
@@ -229,9 +244,13 @@ def band_text(time_s: float, low_s: float, high_s: float) -> str:
 
 
 def _prices(answer: NetworkAnswer) -> list[list[Span]]:
+    return [[(f"  prices   {source_text(answer)}", "")]]
+
+
+def source_text(answer: NetworkAnswer) -> str:
+    """Returns the source of a price, with its band."""
     low, high = answer.source_band
-    off = f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)" if low != high else ""
-    return [[(f"  prices   {answer.source}{off}", "")]]
+    return answer.source + (f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)" if low != high else "")
 
 
 def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
@@ -239,21 +258,26 @@ def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     if results.answers:
-        first = results.answers[0]
-        over = over_of(results.answers)
-        what = first.collective if over != "ranks" else f"{first.collective} of {size_text(first.size_bytes)}"
-        beside = f" · {format_count(first.groups)} such groups at once" if first.groups > 1 else ""
-        where = where_text(first) if over == "size" else f"{first.cluster.name}{beside}"
-        lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *_rows(results)]
+        what, where = table_titles(results)
+        lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *points_table(results).lines()]
         if screen.rich:
             lines += _curve(results, screen)
-    lines += [[], *_sources(results), *diagnostic_lines(_notes(results), MAX_NOTES)]
+    lines += [[], *_sources(results), *diagnostic_lines(table_notes(results), MAX_NOTES)]
     if results.interrupted:
         lines.append([("  note     ", "yellow"), (f"interrupted: {len(results.answers)} rows are finished", "")])
     show(screen, lines)
 
 
-def _rows(results: NetworkTable) -> list[list[Span]]:
+def table_titles(results: NetworkTable) -> tuple[str, str]:
+    """Returns which collective a table is about, and where it runs."""
+    first, over = results.answers[0], over_of(results.answers)
+    what = first.collective if over != "ranks" else f"{first.collective} of {size_text(first.size_bytes)}"
+    beside = f" · {format_count(first.groups)} such groups at once" if first.groups > 1 else ""
+    return what, where_text(first) if over == "size" else f"{first.cluster.name}{beside}"
+
+
+def points_table(results: NetworkTable) -> TextTable:
+    """Returns a row for each answer."""
     over = over_of(results.answers)
     in_domains = _has_domains(results)
     heads = [*(["ranks", "nodes"] if over != "size" else []), *(["GPUs a domain"] if in_domains else [])]
@@ -285,7 +309,7 @@ def _rows(results: NetworkTable) -> list[list[Span]]:
         row.append("" if answer.bound_share is None else format_percent(answer.bound_share))
         row += [answer.algorithm, answer.protocol, str(answer.channels or "")]
         rows.append([*row, sources[answer.source]] if len(sources) > 1 else row)
-    return table([*heads, "price"] if len(sources) > 1 else heads, rows)
+    return TextTable([*heads, "price"] if len(sources) > 1 else heads, rows)
 
 
 def _by_source(results: NetworkTable) -> list[NetworkAnswer]:
@@ -297,15 +321,13 @@ def _by_source(results: NetworkTable) -> list[NetworkAnswer]:
 
 
 def _sources(results: NetworkTable) -> list[list[Span]]:
-    several = _by_source(results)
-    if len(several) < 2:
-        return [line for answer in several for line in _prices(answer)]
-    lines = []
-    for number, answer in enumerate(several):
-        ((text, style),) = _prices(answer)[0]
-        letter = chr(ord("a") + number)
-        lines.append([(f"  {'prices' if not number else '':<8} {letter}: {text.removeprefix('  prices   ')}", style)])
-    return lines
+    return [[(f"  {'' if number else 'prices':<8} {text}", "")] for number, text in enumerate(source_list(results))]
+
+
+def source_list(results: NetworkTable) -> list[str]:
+    """Returns the sources of all answers; the letters of several are those of the table."""
+    texts = [source_text(answer) for answer in _by_source(results)]
+    return [f"{chr(ord('a') + number)}: {text}" for number, text in enumerate(texts)] if len(texts) > 1 else texts
 
 
 def _has_domains(results: NetworkTable) -> bool:
@@ -314,7 +336,7 @@ def _has_domains(results: NetworkTable) -> bool:
     return varies and any(answer.domains is not None and answer.domains.domains > 1 for answer in results.answers)
 
 
-def _notes(results: NetworkTable) -> tuple[Diagnostic, ...]:
+def table_notes(results: NetworkTable) -> tuple[Diagnostic, ...]:
     """Returns the notes of all answers, each once, less those that a column of the table gives."""
     given = ("domain-gpus",) if _has_domains(results) else ()
     notes = (note for answer in results.answers for note in answer.diagnostics if note.code not in given)

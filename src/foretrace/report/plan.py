@@ -34,8 +34,8 @@ from foretrace.report.plan_words import (
 )
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
-from foretrace.search.planner.request import LARGEST_FIELDS, PlanRequest
-from foretrace.search.planner.result import OUT_OF_MEMORY, Evidence, Objective, PlanSearch, RankedPlan, SearchProof
+from foretrace.search.planner.request import LARGEST_FIELDS, Objective, PlanRequest
+from foretrace.search.planner.result import OUT_OF_MEMORY, Evidence, PlanSearch, RankedPlan, SearchProof
 from foretrace.workload.plan import Plan
 
 PLAN_SCHEMA: Final = "foretrace.plan/1"
@@ -167,8 +167,9 @@ class PlanSearchRecord:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def plan_json(search: PlanSearch, request: PlanRequest) -> dict[str, Any]:
+def plan_json(search: PlanSearch) -> dict[str, Any]:
     """Returns a search as JSON. Times of the search itself are left out, so that equal searches are equal bytes."""
+    request = request_of(search)
 
     def records(plans: Sequence[RankedPlan]) -> tuple[RankedPlanRecord, ...]:
         return tuple(RankedPlanRecord.of(plan, search, request) for plan in plans)
@@ -189,6 +190,12 @@ def plan_json(search: PlanSearch, request: PlanRequest) -> dict[str, Any]:
         why=None if why is None else DifferenceRecord(records([why.runner_up])[0], why.parts_s),
     )
     return to_json(PLAN_SCHEMA, record)
+
+
+def request_of(search: PlanSearch) -> PlanRequest:
+    """Returns what a search was asked for."""
+    assert search.request is not None, "the result of a search has its request"
+    return search.request
 
 
 def _settled_fields(plan: Plan, search: PlanSearch) -> dict[str, Any]:
@@ -212,7 +219,6 @@ def _training_s(ranked: RankedPlan, request: PlanRequest) -> float | None:
 
 def print_plans(
     search: PlanSearch,
-    request: PlanRequest,
     next_command: str = "",
     stream: TextIO | None = None,
     *,
@@ -222,13 +228,12 @@ def print_plans(
 
     Args:
         search: The result.
-        request: What was asked for.
         next_command: The command that predicts the best plan.
         stream: Where to print; None: stdout.
         with_launch: Whether the launch script is printed; otherwise its options for the plan are.
     """
     screen = Screen.of(stream or sys.stdout)
-    lines: list[list[Span]] = [[], *_headline(search, request)]
+    lines: list[list[Span]] = [[], *_headline(search)]
     lines += _best_plans(search, screen)
     lines += _front(search, screen)
     lines += _why(search)
@@ -244,14 +249,14 @@ def print_plans(
         print(f"\n{printable(script)}", file=screen.stream)
 
 
-def _headline(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
+def _headline(search: PlanSearch) -> list[list[Span]]:
     job = f"{search.model}{SEPARATOR}{format_count(search.gpus)} GPUs of {search.cluster}{SEPARATOR}"
     job += f"{format_count(search.gbs)} sequences of {format_count(search.seq_len)} tokens"
     space = f"{format_count(search.searched)} combinations, {format_count(search.distinct)} distinct plans "
     space += f"{_SPACES[search.search.space]}, {format_count(search.feasible)} that fit"
     return [
-        *_best(search, request),
-        _labelled("Proof", _proof(search)),
+        *_best(search),
+        _labelled("Proof", proof_text(search)),
         *_robust(search),
         _labelled("Job", job),
         _labelled("Space", space),
@@ -262,14 +267,14 @@ def _labelled(label: str, text: str) -> list[Span]:
     return [(f"  {label:<7}  {text}", "")]
 
 
-def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
+def _best(search: PlanSearch) -> list[list[Span]]:
     best = search.best
     if best is None:
         words = f"no plan is predicted to {_failure(search)}" if _has_shown(search) else "not known yet"
         return [[("  Best     ", ""), (words, "bold red")]]
     facts = [
         f"{format_number(best.tokens_per_s_per_gpu)} tokens/s per GPU",
-        f"{format_bytes(best.needed_memory_bytes)}, {_spare(best.headroom_bytes)}",
+        f"{format_bytes(best.needed_memory_bytes)}, {spare_text(best.headroom_bytes)}",
     ]
     predicted = "" if best.evidence == "simulated" else " (estimated)"
     lines: list[list[Span]] = [
@@ -281,7 +286,7 @@ def _best(search: PlanSearch, request: PlanRequest) -> list[list[Span]]:
             (f"{predicted}     {'     '.join(facts)}", ""),
         ]
     ]
-    goal = _goal(search, best, request)
+    goal = goal_text(search, best)
     return [*lines, _labelled("Goal", goal)] if goal else lines
 
 
@@ -295,7 +300,8 @@ def _failure(search: PlanSearch) -> str:
     return "meet the deadline" if search.misses_deadline else "fit" if search.search.complete else "fit so far"
 
 
-def _spare(size: int) -> str:
+def spare_text(size: int) -> str:
+    """Returns how much memory of a GPU is left, or lacking."""
     return (
         f"{format_bytes(size)} to spare"
         if size >= 0
@@ -303,8 +309,9 @@ def _spare(size: int) -> str:
     )
 
 
-def _goal(search: PlanSearch, best: RankedPlan, request: PlanRequest) -> str:
+def goal_text(search: PlanSearch, best: RankedPlan) -> str:
     """Returns what the best plan is best in, where that is not the step alone."""
+    request = request_of(search)
     cost, training_s = _cost_per_million(best, request), _training_s(best, request)
     words = []
     if request.largest is not None:
@@ -328,7 +335,7 @@ def _goal(search: PlanSearch, best: RankedPlan, request: PlanRequest) -> str:
     return "; ".join(words)
 
 
-def _proof(search: PlanSearch) -> str:
+def proof_text(search: PlanSearch) -> str:
     """Returns what the search has shown, which is always about predictions."""
     proof, best = search.search, search.best
     plans = f"{format_count(search.distinct if best is None else search.feasible)} {_PLANS[proof.space]}"
@@ -366,18 +373,28 @@ def _at_most(seconds: float) -> str:
     return format_time(shown_s)
 
 
-def _robust(search: PlanSearch) -> list[list[Span]]:
-    """Returns which plans the predictions cannot tell from the best, and which to measure."""
-    best, first = search.best, search.measure_first
+def robust_text(search: PlanSearch) -> str:
+    """Returns how many plans the predictions cannot tell from the best; empty where that is not known."""
+    best = search.best
     if search.spread is None or best is None:
-        return []
+        return ""
     others = sum(each.plan != best.plan for each in search.indistinguishable)
     told = {0: "every other plan can be told from the best", 1: "1 plan cannot be told from the best"}
     text = f"predictions of this kind err by ± {100 * search.spread:.2g} % against each other: "
     text += told.get(others, f"{format_count(others)} plans cannot be told from the best")
-    if not others or not first:
-        return [_labelled("Robust", text)]
-    lines = [_labelled("Robust", f"{text}; measure {'this' if len(first) == 1 else f'these {len(first)}'} first")]
+    count = len(search.measure_first)
+    measure = f"; measure {'this' if count == 1 else f'these {count}'} first" if others and count else ""
+    return text + measure
+
+
+def _robust(search: PlanSearch) -> list[list[Span]]:
+    """Returns which plans the predictions cannot tell from the best, and which to measure."""
+    text, first = robust_text(search), search.measure_first
+    if not text:
+        return []
+    lines = [_labelled("Robust", text)]
+    if all(each == search.best for each in search.indistinguishable):
+        return lines
     varying = varying_fields([each.plan for each in first])
     for number, ranked in enumerate(first, 1):
         wins = f", fastest in {100 * ranked.wins:.0f} % of draws of price errors" if ranked.wins else ""
@@ -471,7 +488,7 @@ def _rejected(search: PlanSearch) -> list[list[Span]]:
     if not search.rejected:
         return []
     counts = sorted(search.rejected.items(), key=lambda item: (-item[1], item[0]))
-    rows = [[format_count(count), _reason_words(reason)] for reason, count in counts[:MAX_REASONS]]
+    rows = [[format_count(count), reason_words(reason)] for reason, count in counts[:MAX_REASONS]]
     note = f"{len(counts) - MAX_REASONS} more reasons in --json" if len(counts) > MAX_REASONS else ""
     return [[], *_two_columns("rejected", "by", rows), *([[(f"  {note}", "bright_black")]] if note else [])]
 
@@ -483,7 +500,8 @@ def _two_columns(first: str, second: str, rows: Sequence[Sequence[str]]) -> list
     return lines + [[(f"  {row[0]:>{width}}  {row[1]}", "")] for row in rows]
 
 
-def _reason_words(reason: str) -> str:
+def reason_words(reason: str) -> str:
+    """Returns why plans were rejected, in words."""
     return REASON_WORDS.get(reason, reason.replace("-", " "))
 
 
@@ -496,7 +514,7 @@ def _near_misses(search: PlanSearch) -> list[list[Span]]:
         words = plan_text(miss.plan, varying)
         facts = [] if miss.step_time_s is None else [f"{format_time(miss.step_time_s)} predicted"]
         lacks = f"lacks {format_bytes(miss.short_bytes)}" if miss.short_bytes else ""
-        facts.append(lacks or f"rejected by {_reason_words(miss.reason)}")
+        facts.append(lacks or f"rejected by {reason_words(miss.reason)}")
         saved = f"; {miss.saved_by} would save it" if miss.saved_by else ""
         lines.append([(f"  {words}: {', '.join(facts)}{saved}", "")])
     left = len(search.near_misses) - MAX_MISSES

@@ -17,7 +17,7 @@ from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Phase, label
 from foretrace.readings.profiler_table import TableExplanation
 from foretrace.report.json import read_record, to_json
-from foretrace.report.table import table as text_table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
@@ -146,23 +146,26 @@ def _explanation(explanation: TableExplanation, name: str) -> list[list[Span]]:
     lines: list[list[Span]] = [
         [(f"  {name}: a PyTorch profiler table, {format_count(len(profile.table.rows))} rows", "")],
         [(f"  steps    {host.steps} ({host.steps_from})", "")],
-        [(f"  device   {_device_line(device, host.steps)}", "")],
-        [(f"  host     {_host_line(explanation)}", "")],
-        [(f"  bound    {_BOUND[explanation.bound]}: {explanation.why}", "bold")],
+        [(f"  device   {device_text(device, host.steps)}", "")],
+        [(f"  host     {host_text(explanation)}", "")],
+        [(f"  bound    {bound_text(explanation)}", "bold")],
     ]
-    if device.parts:
-        lines += [[], *_kinds(device, host.steps)]
-    elif explanation.host_by_kind_s:
-        lines += [[], *_host_kinds(explanation.host_by_kind_s)]
+    kinds = kinds_table(explanation)
+    lines += [[], *kinds.lines()] if kinds.rows else []
     if device.labels:
-        lines += [[], *_labels(device, host.steps)]
+        lines += [[], *labels_table(device, host.steps).first(MAX_LABELS).lines()]
     if profile.calls:
-        lines += [[], *_communication(explanation)]
+        lines += [[], *communication_table(explanation).first(MAX_LABELS).lines()]
     lines += [[], *_list("do not add", explanation.do_not_add), *_list("it cannot tell", explanation.cannot_tell)]
     return [*lines, *diagnostic_lines(profile.table.diagnostics)]
 
 
 _BOUND: Final = {"device": "by the device", "host": "by the host", "unknown": "not known"}
+
+
+def bound_text(explanation: TableExplanation) -> str:
+    """Returns what bounds the step, and why."""
+    return f"{_BOUND[explanation.bound]}: {explanation.why}"
 
 
 def _list(title: str, texts: Sequence[str]) -> list[list[Span]]:
@@ -171,7 +174,8 @@ def _list(title: str, texts: Sequence[str]) -> list[list[Span]]:
     return [[(f"  {title}", "bold")], *([(f"  · {text}", "")] for text in texts), []]
 
 
-def _device_line(device: DeviceTime, steps: int) -> str:
+def device_text(device: DeviceTime, steps: int) -> str:
+    """Returns the time of the device by phase."""
     if not device.parts:
         return "no device time in the table"
     phases = " · ".join(
@@ -196,7 +200,8 @@ _BASIS: Final = {
 }
 
 
-def _host_line(explanation: TableExplanation) -> str:
+def host_text(explanation: TableExplanation) -> str:
+    """Returns the time of the host and its parts."""
     host = explanation.profile.host
     parts = [f"{format_time(host.start_up_s)} start-up ({host.start_up_row})"] if host.start_up_s else []
     parts += [f"{format_time(host.waits_s)} waiting for streams"] if host.waits_s else []
@@ -212,7 +217,15 @@ def _times(seconds: float, steps: int) -> list[str]:
     return [format_time(seconds)] if steps == 1 else [format_time(seconds), format_time(seconds / steps)]
 
 
-def _kinds(device: DeviceTime, steps: int) -> list[list[Span]]:
+def kinds_table(explanation: TableExplanation) -> TextTable:
+    """Returns device time by kind of work; where there is none, the host's."""
+    device = explanation.profile.device
+    if device.parts:
+        return _device_kinds(device, explanation.profile.host.steps)
+    return _host_kinds(explanation.host_by_kind_s)
+
+
+def _device_kinds(device: DeviceTime, steps: int) -> TextTable:
     """Returns device time by kind; where labels and autograd nodes stand for kernels, each in its own column."""
     apart = device.basis == "labels"
     rows = []
@@ -227,13 +240,14 @@ def _kinds(device: DeviceTime, steps: int) -> list[list[Span]]:
         outer = device.labels[0].name if device.labels else "labels"
         heads += [f"in {outer}", "autograd nodes"]
         total += [_of_origin(device, None, "label"), _of_origin(device, None, "autograd node")]
-    return text_table(heads, [*rows, total])
+    return TextTable(heads, [*rows, total])
 
 
-def _host_kinds(seconds: Mapping[WorkKind, float]) -> list[list[Span]]:
+def _host_kinds(seconds: Mapping[WorkKind, float]) -> TextTable:
     total = sum(seconds.values())
     rows = [(str(kind), format_time(of_kind), format_percent(of_kind / total)) for kind, of_kind in seconds.items()]
-    return text_table(("Self CPU of ops by kind", "time", "share"), [*rows, ("all", format_time(total), "100.0 %")])
+    rows += [("all", format_time(total), "100.0 %")] if rows else []
+    return TextTable(("Self CPU of ops by kind", "time", "share"), rows)
 
 
 def _of_origin(device: DeviceTime, kind: WorkKind | None, origin: Origin) -> str:
@@ -242,18 +256,18 @@ def _of_origin(device: DeviceTime, kind: WorkKind | None, origin: Origin) -> str
     return format_time(seconds) if seconds else "–"
 
 
-def _labels(device: DeviceTime, steps: int) -> list[list[Span]]:
+def labels_table(device: DeviceTime, steps: int) -> TextTable:
+    """Returns the labels of the device, each with what is inside it."""
     rows = [row for label in device.labels for row in _label_rows(label, 0)]
-    more = len(rows) - MAX_LABELS
     note = "what is inside what is inferred from order, calls, sums and names; a label's time has its parts in it"
     if device.basis in ("ops", "kernels"):
         note += "; the backward's kernels are launched by another thread and are in no label"
     if device.artefacts_s:
         note += f"; {format_time(device.artefacts_s)} that the profiler counts twice are in these times"
-    return text_table(
+    return TextTable(
         (f"what the {f'{steps} steps do' if steps > 1 else 'step does'}", "device", "host", "calls"),
-        rows[:MAX_LABELS],
-        f"{note}; {more} more in --json" if more > 0 else note,
+        rows,
+        note,
     )
 
 
@@ -269,7 +283,8 @@ def _label_rows(label: Label, depth: int) -> Iterator[tuple[str, str, str, str]]
         yield f"{'  ' * (depth + 1)}(the rest)", seconds(label.rest_s), "", ""
 
 
-def _communication(explanation: TableExplanation) -> list[list[Span]]:
+def communication_table(explanation: TableExplanation) -> TextTable:
+    """Returns the calls of communication."""
     rows = [
         (
             call.name,
@@ -277,9 +292,7 @@ def _communication(explanation: TableExplanation) -> list[list[Span]]:
             format_time(call.host_s),
             NOT_RECORDED if call.device_s is None else format_time(call.device_s),
         )
-        for call in explanation.profile.calls[:MAX_LABELS]
+        for call in explanation.profile.calls
     ]
     note = "host times run from a call to its end as the host saw it, and are no times of transfer"
-    more = len(explanation.profile.calls) - MAX_LABELS
-    note += f"; {more:,} more in --json" if more > 0 else ""
-    return text_table(("communication", "calls", "on the host", "on the device"), rows, note)
+    return TextTable(("communication", "calls", "on the host", "on the device"), rows, note)

@@ -16,6 +16,7 @@ from foretrace.readings.answer.answer_record import SIMULATION_SCHEMA
 from foretrace.report.json import to_json
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, print_answer, show
 
+EXPOSED_WORDS = "ours: communication as far as it is exposed, mean over ranks"
 _PARTS = {
     "compute_us": "compute",
     "bubble_us": "bubble",
@@ -25,7 +26,6 @@ _PARTS = {
     "dp_ep_us": "dp of experts",
     "pp_us": "pp",
 }
-
 
 _OWN_PARTS = {
     "compute_us": ("compute", "recompute", "optimizer"),
@@ -44,13 +44,20 @@ def comparison_json(comparison: SimaiComparison, *, explained: bool) -> dict[str
     if isinstance(own, Answer):
         result = own.to_dict()
     else:
-        refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
-        diagnostics = (refused, *comparison.diagnostics)
-        result = to_json(SIMULATION_SCHEMA, {"step_time_s": None, "diagnostics": diagnostics})
+        result = to_json(SIMULATION_SCHEMA, {"step_time_s": None, "diagnostics": refusal_notes(comparison)})
     result["simai"] = {**figures_json(comparison.figures), "failure": comparison.figures.failure}
     if explained:
         result["simai"]["defects"] = to_plain(comparison.defects)
     return result
+
+
+def refusal_notes(comparison: SimaiComparison) -> tuple[Diagnostic, ...]:
+    """Returns why there is no answer of ours, and the notes on the comparison; nothing where there is one."""
+    own = comparison.own
+    if isinstance(own, Answer):
+        return ()
+    refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
+    return (refused, *comparison.diagnostics)
 
 
 def print_comparison(comparison: SimaiComparison, *, explained: bool) -> None:
@@ -60,8 +67,7 @@ def print_comparison(comparison: SimaiComparison, *, explained: bool) -> None:
     if isinstance(own, Answer):
         print_answer(own)
     else:
-        refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
-        lines += [[], *diagnostic_lines((refused, *comparison.diagnostics))]
+        lines += [[], *diagnostic_lines(refusal_notes(comparison))]
     lines += [[], *_figures(comparison)]
     if explained:
         lines += [[], *_defects(comparison)]
@@ -71,21 +77,33 @@ def print_comparison(comparison: SimaiComparison, *, explained: bool) -> None:
 
 
 def _figures(comparison: SimaiComparison) -> list[list[Span]]:
-    printed = figures_json(comparison.figures)
     own = comparison.own
     lines: list[list[Span]] = [
         [(f"  {'µs':<14} {'SimAI-Analytical':>16} {'ours' if isinstance(own, Answer) else '':>16}", "bold")]
     ]
+    for word, theirs, mine in figure_rows(comparison):
+        lines.append([(f"  {word:<14} {theirs:>16} {mine:>16}", "bold" if word == "total" else "")])
+    lines.append([(f"  {EXPOSED_WORDS}", "bright_black")] if isinstance(own, Answer) else [])
+    failure = failure_text(comparison)
+    return [*lines, [(f"  {failure}", "yellow")]] if failure else lines
+
+
+def failure_text(comparison: SimaiComparison) -> str:
+    """Returns why SimAI prints no figures; empty where it does."""
+    failure = comparison.figures.failure
+    return f"SimAI prints no figures here: {failure}" if failure else ""
+
+
+def figure_rows(comparison: SimaiComparison) -> list[tuple[str, str, str]]:
+    """Returns each part of the step, SimAI's figure of it and ours, in whole microseconds."""
+    printed, own = figures_json(comparison.figures), comparison.own
     ours = _own_parts(own) if isinstance(own, Answer) else {}
+    rows = []
     for key, word in {**_PARTS, "other_us": "other", "total_us": "total"}.items():
         if key in printed or ours.get(key):
             theirs = _whole(printed[key]) if key in printed else ""
-            mine = f"{round(ours[key]):,}" if key in ours else ""
-            lines.append([(f"  {word:<14} {theirs:>16} {mine:>16}", "bold" if key == "total_us" else "")])
-    lines.append([("  ours: communication as far as it is exposed, mean over ranks", "bright_black")] if ours else [])
-    if comparison.figures.failure:
-        lines.append([(f"  SimAI prints no figures here: {comparison.figures.failure}", "yellow")])
-    return lines
+            rows.append((word, theirs, f"{round(ours[key]):,}" if key in ours else ""))
+    return rows
 
 
 def _own_parts(own: Answer) -> dict[str, float]:
@@ -101,12 +119,13 @@ def _defects(comparison: SimaiComparison) -> list[list[Span]]:
         [("  why they differ", "bold"), (" (µs: SimAI's total with only this mended, minus it)", "")]
     ]
     for defect in comparison.defects:
-        lines.append([(f"  {defect.id:<4} {_signed(defect):>14}  {defect.title}", "")])
+        lines.append([(f"  {defect.id:<4} {effect_text(defect):>14}  {defect.title}", "")])
         lines += [[(f"  {'':<4} {'':>14}  {defect.touches}", "bright_black")]] if defect.touches else []
     return lines
 
 
-def _signed(defect: Defect) -> str:
+def effect_text(defect: Defect) -> str:
+    """Returns what a defect changes in SimAI's total, in microseconds."""
     if defect.effect_us is None:
         return "no number"
     sign = MINUS if defect.effect_us < 0 else "+"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +22,7 @@ SWEEP_SCHEMA = "foretrace.sweep/2"
 MAX_WARNINGS = 4
 CURVE_ROWS = 8
 MAX_PARTS = 3
+BAND_WORDS = "± is the larger side of the band"
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -116,10 +118,9 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     """Prints the screen of a sweep."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    gpus = {outcome.world_size for outcome in sweep.ran}
-    words = [sweep.title, f"{format_count(next(iter(gpus)) or 0)} GPUs" if len(gpus) == 1 else ""]
-    if any(words):
-        lines += [[(f"  Job    {' · '.join(filter(None, words))}", "")], []]
+    job = job_text(sweep)
+    if job:
+        lines += [[(f"  Job    {job}", "")], []]
     lines += _table(sweep, screen.width)
     if screen.rich and len(sweep.axes) == 1:
         lines += _curve(sweep, screen.width)
@@ -127,8 +128,15 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     show(screen, lines)
 
 
+def job_text(sweep: Sweep) -> str:
+    """Returns what the job is, and its GPUs where these do not vary."""
+    gpus = {outcome.world_size for outcome in sweep.ran}
+    words = [sweep.title, f"{format_count(next(iter(gpus)) or 0)} GPUs" if len(gpus) == 1 else ""]
+    return " · ".join(filter(None, words))
+
+
 @dataclass(frozen=True, slots=True)
-class _Column:
+class SweepColumn:
     """A column of the table: its head and the cell of every outcome that ran."""
 
     head: str
@@ -136,19 +144,19 @@ class _Column:
 
     @property
     def width(self) -> int:
+        """The characters of the widest cell."""
         return max(len(cell) for cell in (self.head, *self.cells))
 
 
 def _table(sweep: Sweep, width: int) -> list[list[Span]]:
     points = [
-        _Column(axis.name, tuple(outcome.point[number].label for outcome in sweep.outcomes))
+        SweepColumn(axis.name, tuple(outcome.point[number].label for outcome in sweep.outcomes))
         for number, axis in enumerate(sweep.axes)
     ]
-    columns = _columns(sweep)
+    columns = sweep_columns(sweep)
     if sum(each.width + 2 for each in (*points, *columns)) + len("  best") > width:
-        columns = _columns(sweep, band=False)
-    for part in _largest_parts(sweep.ran):
-        column = _Column(part, tuple(_share(outcome, part) for outcome in sweep.ran))
+        columns = sweep_columns(sweep, band=False)
+    for column in part_columns(sweep)[:MAX_PARTS]:
         if sum(each.width + 2 for each in (*points, *columns, column)) + len("  best") <= width:
             columns.append(column)
     head = "  ".join(
@@ -171,16 +179,27 @@ def _table(sweep: Sweep, width: int) -> list[list[Span]]:
 
 def _reason(error: SweepError, room: int) -> str:
     """Returns why a point has no result, cut to the room there is."""
-    text = f"does not fit: {error.message}" if error.code == OUT_OF_MEMORY else error.message
+    text = reason_text(error)
     return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
-def _columns(sweep: Sweep, band: bool = True) -> list[_Column]:
+def reason_text(error: SweepError) -> str:
+    """Returns why a point has no result."""
+    return f"does not fit: {error.message}" if error.code == OUT_OF_MEMORY else error.message
+
+
+def part_columns(sweep: Sweep) -> list[SweepColumn]:
+    """Returns a column for each part of the breakdown, those with the largest share of any step first."""
+    parts = _largest_parts(sweep.ran)
+    return [SweepColumn(part, tuple(_share(outcome, part) for outcome in sweep.ran)) for part in parts]
+
+
+def sweep_columns(sweep: Sweep, band: bool = True) -> list[SweepColumn]:
     """Returns the columns whose figures are known for any point, in their order."""
     ran = sweep.ran
 
-    def column(head: str, cells: list[str]) -> list[_Column]:
-        return [_Column(head, tuple(cells))] if any(cells) else []
+    def column(head: str, cells: list[str]) -> list[SweepColumn]:
+        return [SweepColumn(head, tuple(cells))] if any(cells) else []
 
     scaled = sweep.scaling is not None
     same_size = len({each.world_size for each in ran}) <= 1
@@ -218,7 +237,7 @@ def _largest_parts(ran: Sequence[Outcome]) -> list[str]:
     for outcome in ran:
         for part, seconds in (outcome.breakdown_s or {}).items():
             most[part] = max(most.get(part, 0.0), seconds / outcome.step_time_s if outcome.step_time_s else 0.0)
-    return sorted(most, key=lambda part: -most[part])[:MAX_PARTS]
+    return sorted(most, key=lambda part: -most[part])
 
 
 def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
@@ -244,17 +263,24 @@ def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
 def _footer(sweep: Sweep) -> list[list[Span]]:
     lines: list[list[Span]] = []
     if sweep.interrupted:
-        count = 1
-        for axis in sweep.axes:
-            count *= len(axis.values)
-        text = f"interrupted: {len(sweep.outcomes)} of {count} values are finished"
-        lines.append([("  note     ", "yellow"), (text, "")])
+        lines.append([("  note     ", "yellow"), (interrupted_text(sweep), "")])
     if not sweep.ran:
         return lines
-    named = "scaling" if sweep.scaling is not None else "efficiency"
     words = (
-        f"{named} is work per second and GPU, relative to the first value that ran",
-        "± is the larger side of the band; all parts of the step are in --json",
+        efficiency_text(sweep),
+        f"{BAND_WORDS}; all parts of the step are in --json",
         "foretrace simulate lists the price sources and assumptions of each point",
     )
     return lines + [[(f"  {text}", "bright_black")] for text in words]
+
+
+def interrupted_text(sweep: Sweep) -> str:
+    """Returns how many values of an interrupted sweep are finished."""
+    count = math.prod(len(axis.values) for axis in sweep.axes)
+    return f"interrupted: {len(sweep.outcomes)} of {count} values are finished"
+
+
+def efficiency_text(sweep: Sweep) -> str:
+    """Returns what the efficiency of a sweep is."""
+    named = "scaling" if sweep.scaling is not None else "efficiency"
+    return f"{named} is work per second and GPU, relative to the first value that ran"

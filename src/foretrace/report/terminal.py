@@ -5,24 +5,43 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from foretrace.basics.codes import RECORDED_TIMES
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import (
     MINUS,
     format_bytes,
     format_count,
     format_difference,
-    format_flops,
     format_number,
     format_percent,
     format_time,
 )
-from foretrace.readings.answer.answer import Answer, Remedy
+from foretrace.program.columns import label
+from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import Breakdown
-from foretrace.readings.critical_path import Bound
-from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
+from foretrace.report.answer_words import (
+    BOUND_BY,
+    KERNEL_LIMITS,
+    LIMIT_WORDS,
+    MIN_SHOWN_PART,
+    ROUNDING,
+    answer_band_text,
+    band_text,
+    change_text,
+    effect_text,
+    factor_band_text,
+    gain_text,
+    helpful_remedies,
+    job_text,
+    place_text,
+    remedy_gain_s,
+    sorted_diagnostics,
+    source_texts,
+    utilisation_text,
+)
+from foretrace.report.design import PHASE_COLOURS, SERIES, part_colour
+from foretrace.report.plots.gantt import COMMUNICATION, LETTERS, MAX_ROWS, WAITING, gantt, legend
 from foretrace.report.wrap import Span as Span
 from foretrace.report.wrap import fit, line_width
 
@@ -30,63 +49,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from foretrace.cost.network.interface import LimitKind
-    from foretrace.readings.answer.model_figures import ModelFigures
 
 BAR_WIDTH = 24
 _PIPE_WIDTH = 100
 """How wide pictures are where the stream is not a terminal."""
 MAX_BOTTLENECKS = 6
 MAX_REMEDIES = 6
-MIN_GAIN = 0.001
-"""The share of the step below which a change does not count as a help."""
-BOUND_BY: Final[dict[Bound, str]] = {
-    "host": "bound by the host",
-    "compute": "bound by computation",
-    "communication": "bound by communication",
-    "mixed": "bound by no part alone",
-}
-"""Words for what more than half of a critical path consists of."""
-LIMIT_WORDS: Final[dict[LimitKind, str]] = {
-    "nic": "NICs",
-    "uplink": "uplinks",
-    "nvlink": "GPU links",
-    "pcie": "PCIe",
-    "channels": "channels",
-    "latency": "latency",
-    "none": "",
-}
-"""Words for the limit of the exposed communication of an axis."""
-KERNEL_LIMITS: Final = {"flops": "tensor cores", "hbm": "memory bandwidth", "fixed": "launches and latency"}
-"""Words for the limits of kernels."""
 MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
-MIN_SHOWN_PART = 1.005
-"""Parts of a band that reach less far are left out; --json has them."""
-ROUNDING = 1e-9
-"""A smaller share of the step than this is rounding, not a change."""
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
 SEE_MODEL = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace memory, with the same options"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_STYLES = {
-    "compute": "green",
-    "recompute": "dark_green",
-    "optimizer": "cyan",
-    "bubble": "red",
-    "imbalance": "magenta",
-    "straggler": "magenta",
-    "host": "yellow",
-    "idle": "bright_black",
-}
 _LETTER_STYLES = {
-    "F": "green",
-    "B": "blue",
-    "I": "blue",
-    "W": "cyan",
-    "O": "cyan",
-    "R": "dark_green",
-    "-": "red",
-    ".": "bright_black",
+    **{letter: SERIES[PHASE_COLOURS[label(phase)]].style for phase, letter in LETTERS.items()},
+    COMMUNICATION: SERIES["blue"].style,
+    WAITING: "bright_black",
 }
 
 
@@ -144,25 +122,22 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 
 
 def _headline(simulation: Answer) -> list[list[Span]]:
-    band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
-    unsure = {part.source.partition(" ")[0] for part in simulation.provenance if part.low != part.high}
-    if band and unsure and any(part.low == part.high for part in simulation.provenance):
-        # A price without a band is not thereby certain.
-        band += " (recorded times carry no band)"
+    band = answer_band_text(simulation)
     kind = "" if simulation.repeats else "  makespan of one step"
-    single = simulation.world_size == 1
-    what = "rank" if simulation.cluster is None else "GPU"
-    ranks = (what if single else f"{what}s") + (f" of {simulation.cluster.name}" if simulation.cluster else "")
-    axes = simulation.mesh.replace(",", " · ").replace("=", " ")
-    job = f"{format_count(simulation.world_size)} {ranks} · {axes}"
     lines: list[list[Span]] = [
-        [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (band + kind, ""), (f"     {job}", "")]
+        [
+            ("  Step   ", ""),
+            (format_time(simulation.step_time_s), "bold"),
+            (f"{'  ' if band else ''}{band}{kind}", ""),
+            (f"     {place_text(simulation)}", ""),
+        ]
     ]
     facts = []
     if simulation.step_time_unprofiled_s is not None and simulation.step_time_unprofiled_s != simulation.step_time_s:
         limits = simulation.step_time_unprofiled_band_s
-        off = "" if limits is None else _band(simulation.step_time_unprofiled_s, *limits).replace("  ", " ")
-        facts.append(f"{format_time(simulation.step_time_unprofiled_s)}{off} without the profiler")
+        off = "" if limits is None else band_text(simulation.step_time_unprofiled_s, *limits)
+        words = (format_time(simulation.step_time_unprofiled_s), off, "without the profiler")
+        facts.append(" ".join(word for word in words if word))
     if simulation.tokens_per_s_per_gpu is not None:
         rate = simulation.tokens_per_s_per_gpu
         facts.append(f"{format_number(rate)} tokens/s per GPU, {format_number(rate * simulation.world_size)} in all")
@@ -175,47 +150,16 @@ def _headline(simulation: Answer) -> list[list[Span]]:
     if facts:
         lines.append([("         " + "     ".join(facts), "")])
     if simulation.model is not None:
-        lines.append([("         " + _utilisation(simulation.model, simulation.step_time_s), "")])
+        lines.append([("         " + utilisation_text(simulation.model, simulation.step_time_s), "")])
     lines += _changes(simulation)
     if simulation.title:
-        software = "" if simulation.model is None else f" · {simulation.model.plan['stack'].replace('@', ' ')}"
-        lines.append([(f"  Job    {simulation.title}{software}", "")])
+        lines.append([(f"  Job    {job_text(simulation)}", "")])
     return lines
 
 
 def _changes(simulation: Answer) -> list[list[Span]]:
-    """Returns what a scenario changes; for a profiler trace, without the profiler."""
-    step, before, what = simulation.step_time_s, simulation.unchanged_step_time_s, ""
-    if simulation.step_time_unprofiled_s is not None and simulation.unchanged_step_time_unprofiled_s is not None:
-        step, before = simulation.step_time_unprofiled_s, simulation.unchanged_step_time_unprofiled_s
-        what = " without the profiler"
-    if before is None:
-        return []
-    changes = " · ".join(simulation.describe_changes())
-    by = step - before
-    sign = "+" if by > 0 else MINUS
-    gain, on = (f"{sign}{format_time(abs(by))}", "on") if abs(by) > ROUNDING * before else ("no change", "from")
-    return [[(f"  With   {changes}: ", ""), (gain, "bold"), (f" {on} {format_time(before)}{what}", "")]]
-
-
-def _utilisation(model: ModelFigures, step_s: float) -> str:
-    """Returns how fast the model is computed, and what share of the peak that is."""
-    peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
-    of_bf16 = model.mfu_bf16(step_s)
-    if of_bf16 is not None and model.bf16_peak_flops is not None:
-        peak += f", {format_percent(of_bf16)} of bf16's {format_flops(model.bf16_peak_flops)}"
-    used = f"MFU {format_percent(model.mfu(step_s))} {peak}, HFU {format_percent(model.hfu(step_s))}"
-    return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
-
-
-def _band(step: float, low: float, high: float) -> str:
-    """Returns the band as ± where it is even, otherwise both ends; nothing where the prices have none."""
-    below, above = step - low, high - step
-    if abs(above - below) <= 0.05 * (above + below):
-        return f"  ± {format_time((above + below) / 2)}" if above > ROUNDING * step else ""
-    ends = ((above, "+"), (below, MINUS))
-    shown = [f"{sign}{format_time(off)}" for off, sign in ends if off > ROUNDING * step]
-    return "  " + " ".join(shown) if shown else ""
+    words = change_text(simulation)
+    return [] if words is None else [[(f"  With   {words[0]}: ", ""), (words[1], "bold"), (f" {words[2]}", "")]]
 
 
 def breakdown_lines(
@@ -236,7 +180,7 @@ def breakdown_lines(
     for name, seconds in parts:
         share = seconds / step if step > 0 else 0.0
         bar = f"{share_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
-        style = _STYLES.get(name, "blue")
+        style = SERIES[part_colour(name)].style
         lines.append(
             [
                 (f"  {name:<{name_width}}  {format_time(seconds):>9}  ", ""),
@@ -264,8 +208,8 @@ def _bottlenecks(simulation: Answer) -> list[list[Span]]:
     head = f"{'10 % faster':>15}  {'for free':>10}"
     lines: list[list[Span]] = [[], [(f"  {'what would help':<{name_width}}", "bold"), (f"  {head}", "")]]
     for bottleneck in shown:
-        faster = "" if bottleneck.gain_10_percent_s is None else _gain(bottleneck.gain_10_percent_s, rounding)
-        free = _gain(bottleneck.gain_if_free_s, rounding)
+        faster = "" if bottleneck.gain_10_percent_s is None else gain_text(bottleneck.gain_10_percent_s, rounding)
+        free = gain_text(bottleneck.gain_if_free_s, rounding)
         lines.append([(f"  {bottleneck.name:<{name_width}}  {faster:>15}  {free:>10}", "")])
     more = f"; {len(helpful) - len(shown)} more in --json" if len(helpful) > len(shown) else ""
     lines.append(
@@ -281,26 +225,15 @@ def _remedies(answer: Answer) -> list[list[Span]]:
     if not answer.remedies:
         return []
     lines: list[list[Span]] = [[], [("  what would help", "bold"), (" (each one simulated)", "")]]
-    helpful = [remedy for remedy in answer.remedies if remedy.change < -MIN_GAIN][:MAX_REMEDIES]
+    helpful = helpful_remedies(answer)[:MAX_REMEDIES]
     if not helpful:
         tried = " · ".join(remedy.option for remedy in answer.remedies)
         return [*lines, [(f"  none of the changes tried: {tried}", "")]]
     width = max(len(remedy.option) for remedy in helpful)
     for remedy in helpful:
-        gain = f"{MINUS}{format_time(remedy.before_s - remedy.after_s / remedy.microbatches)}"
-        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {_effect(remedy)}", "")])
+        gain = f"{MINUS}{format_time(remedy_gain_s(remedy))}"
+        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {effect_text(remedy)}", "")])
     return lines
-
-
-def _effect(remedy: Remedy) -> str:
-    """Returns what a change does to the part that it is aimed at, and to memory."""
-    words = [f"{remedy.part} {format_time(remedy.part_before_s)} → {format_time(remedy.part_after_s)}"]
-    if remedy.microbatches != 1:
-        words = [f"of {remedy.microbatches:g} times the batch, for as much of it"]
-    if remedy.memory_bytes:
-        sign = "+" if remedy.memory_bytes > 0 else MINUS
-        words.append(f"memory {sign}{format_bytes(abs(remedy.memory_bytes))}")
-    return f"{remedy.why}: {', '.join(words)}" if remedy.why else ", ".join(words)
 
 
 def _network(simulation: Answer) -> list[list[Span]]:
@@ -321,10 +254,6 @@ def _network(simulation: Answer) -> list[list[Span]]:
         shares = f"{whole} of the step, {in_use} while in use"
         lines.append([(f"  {'' if number else 'hot':<8} {link.resource} of rank {link.ranks}: {shares}", "")])
     return lines
-
-
-def _gain(seconds: float, rounding: float) -> str:
-    return f"{MINUS}{format_time(seconds)}" if seconds > rounding else "nothing"
 
 
 def _gantt(simulation: Answer, screen: Screen) -> list[list[Span]]:
@@ -356,18 +285,14 @@ def _coloured(letters: str) -> list[Span]:
 
 
 def _footer(simulation: Answer) -> list[list[Span]]:
-    several = len(simulation.provenance) > 1
-    sources = [
-        part.source + (f" {format_percent(part.share)}" if several else "") + _limits(part.low, part.high)
-        for part in simulation.provenance
-    ]
+    sources = source_texts(simulation)
     unsure = any(part.low != 1.0 or part.high != 1.0 for part in simulation.provenance)
     band = "" if unsure or not sources else "; they carry no band"
-    base = " (of all op time)" if several else ""
+    base = " (of all op time)" if len(sources) > 1 else ""
     lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + base + band, "")]]
     if simulation.band_parts:
         wide = [part for part in simulation.band_parts if max(part.high, 1 / part.low) >= MIN_SHOWN_PART]
-        reasons = [f"{part.name}{_limits(part.low, part.high)}" for part in wide]
+        reasons = [f"{part.name}{factor_band_text(part.low, part.high)}" for part in wide]
         lines.append([("  band     90 %: " + " · ".join(reasons), "")])
     path = simulation.critical_path
     if path.parts_s:
@@ -383,22 +308,6 @@ def _footer(simulation: Answer) -> list[list[Span]]:
     return [*lines, *diagnostic_lines(simulation.diagnostics, MAX_DIAGNOSTICS)]
 
 
-def _limits(low: float, high: float) -> str:
-    """Returns the band of a source, as how far it may be off."""
-    if low == high == 1.0:
-        return ""
-    below = f"{(1 - low) * 100:.0f}"
-    return f" ({MINUS * (below != '0')}{below} to +{(high - 1) * 100:.0f} %)"
-
-
-def _urgency(diagnostic: Diagnostic) -> tuple[bool, int, bool]:
-    """Returns what diagnostics are sorted by; those to read first are the least."""
-    warns = diagnostic.level == "warning"
-    on_times = warns and diagnostic.code in RECORDED_TIMES
-    order = RECORDED_TIMES.index(diagnostic.code) if on_times else len(RECORDED_TIMES)
-    return not warns, order, diagnostic.where is not None
-
-
 def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = None) -> list[list[Span]]:
     """Returns notes and warnings, one line each.
 
@@ -406,16 +315,11 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = Non
     are only counted. Where all are about one file, its name is left out: `line 9`. The file of a cluster is named: it
     is not the one that a screen is about.
     """
-    shown = sorted(diagnostics, key=_urgency)
-    files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
+    shown = sorted_diagnostics(diagnostics)
     lines: list[list[Span]] = []
     for diagnostic in shown[:most]:
-        place = diagnostic.where or ""
-        is_input = diagnostic.code != "unusual-hardware"
-        if is_input and len(files) == 1 and place.rpartition(":")[2].isdecimal():
-            place = f"line {place.rpartition(':')[2]}"
         style = "yellow" if diagnostic.level == "warning" else ""
-        text = f"{place}: {diagnostic.message}" if place else diagnostic.message
+        text = f"{diagnostic.where}: {diagnostic.message}" if diagnostic.where else diagnostic.message
         lines.append([(f"  {diagnostic.level:<8} ", style), (text, "")])
     if most is not None and len(shown) > most:
         lines.append([(f"  {'':<8} {len(shown) - most} more in --json", "bright_black")])

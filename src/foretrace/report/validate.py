@@ -9,10 +9,10 @@ from typing import Any, TextIO
 
 from foretrace.basics.plain import to_plain
 from foretrace.basics.units import format_percent, format_time
+from foretrace.report.design import STYLES
 from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.scatter import Point, groups_of, letters, scatter_svg
-from foretrace.report.svg import STYLES
-from foretrace.report.table import table
+from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.validate.results import (
     Compared,
@@ -174,10 +174,10 @@ def print_validation(validation: Validation, stream: TextIO | None = None) -> No
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     for grade in validation.grades:
-        lines += [*_headline(validation, grade), [], *_groups(validation.graded(grade)), []]
+        lines += [*_headline(validation, grade), [], *groups_table(validation.graded(grade)).lines(), []]
     if validation.rows:
-        lines += [*_scatter(validation, screen), *_parts(validation.rows), *_memory(validation.rows)]
-        lines += _worst(validation)
+        lines += [*_scatter(validation, screen), *_followed(parts_table(validation.rows))]
+        lines += [*_followed(memory_table(validation.rows)), *_worst(validation)]
     else:
         lines += [[("  no row could be predicted", "bold")]]
     show(screen, [*lines, *_skipped(validation)])
@@ -193,20 +193,27 @@ def _headline(validation: Validation, grade: str) -> list[list[Span]]:
         facts = f" mean absolute error of {timed} rows, bias {signed_error(whole.bias)}; "
         lines = [[(start, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]]
         lines[0].append((" mean over families", ""))
-    more = []
-    if whole.coverage is not None and whole.half_width is not None:
-        width = format_percent(whole.half_width)
-        more.append(f"{format_percent(whole.coverage)} of rows lie in their band (median ± {width})")
-    if whole.memory_mape is not None:
-        more.append(f"peak memory off by {format_percent(whole.memory_mape)} over {whole.memory_rows} rows")
+    more = band_and_memory_texts(whole)
     return [*lines, [(" " * len(start) + " · ".join(more), "")]] if more else lines
 
 
-def _groups(rows: Sequence[RowResult]) -> list[list[Span]]:
+def band_and_memory_texts(whole: ResultGroup) -> list[str]:
+    """Returns how many rows lie in their band, and the error of memory, as far as they are known."""
+    texts = []
+    if whole.coverage is not None and whole.half_width is not None:
+        width = format_percent(whole.half_width)
+        texts.append(f"{format_percent(whole.coverage)} of rows lie in their band (median ± {width})")
+    if whole.memory_mape is not None:
+        texts.append(f"peak memory off by {format_percent(whole.memory_mape)} over {whole.memory_rows} rows")
+    return texts
+
+
+def groups_table(rows: Sequence[RowResult]) -> TextTable:
+    """Returns the errors by family, GPU and axis."""
     cells = []
     for kind, groups in _kinds(rows):
         cells += [[f"{kind} {group.name}", *_cells(group)] for group in groups]
-    return table(["", "rows", "mean error", "bias", "worst", "in band", "memory"], cells)
+    return TextTable(["", "rows", "mean error", "bias", "worst", "in band", "memory"], cells)
 
 
 def _cells(group: ResultGroup) -> list[str]:
@@ -235,30 +242,31 @@ def _scatter(validation: Validation, screen: Screen) -> list[list[Span]]:
     return [*lines, [(f"  {legend} · + several", "bright_black")], []]
 
 
-def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
+def _followed(table: TextTable) -> list[list[Span]]:
+    """Returns a table and a blank line; nothing without rows."""
+    return [*table.lines(), []] if table.rows else []
+
+
+def parts_table(rows: Sequence[RowResult]) -> TextTable:
     """Returns the errors of forward, backward and optimizer, where they were measured separately."""
     timed = [row for row in rows if row.parts]
-    if not timed:
-        return []
     names = list(dict.fromkeys(name for row in timed for name in row.parts))
     cells = []
     for row in timed:
         memory = "" if row.memory is None else signed_error(row.memory.error)
         errors = (signed_error(row.parts[name].error) if name in row.parts else "" for name in names)
         cells.append([row.id, *errors, "" if row.error is None else signed_error(row.error), memory])
-    return [*table(["error by part", *names, "step", "memory"], cells), []]
+    return TextTable(["error by part", *names, "step", "memory"], cells)
 
 
-def _memory(rows: Sequence[RowResult]) -> list[list[Span]]:
+def memory_table(rows: Sequence[RowResult]) -> TextTable:
     """Returns the errors of each kind of memory, where several were measured or nothing else was."""
     chosen = [row for row in rows if row.more_memory or row.step is None]
-    if not chosen:
-        return []
     cells = []
     for row in chosen:
         peaks = {**({} if row.memory is None else {row.memory_kind: row.memory}), **row.more_memory}
         cells.append([row.id, *(signed_error(peaks[kind].error) if kind in peaks else "" for kind in MEMORY_KINDS)])
-    return [*table(["error of memory", *MEMORY_KINDS], cells), []]
+    return TextTable(["error of memory", *MEMORY_KINDS], cells)
 
 
 def _worst(validation: Validation) -> list[list[Span]]:
@@ -271,21 +279,28 @@ def _worst(validation: Validation) -> list[list[Span]]:
         return []
     width = max(len(row[-1]) for row in cells)
     cells = [[*row[:-1], f"{row[-1]:<{width}}"] for row in cells]
-    return table(["furthest off", "measured", "predicted", "error", f"{'rests on':<{width}}"], cells)
+    return TextTable(["furthest off", "measured", "predicted", "error", f"{'rests on':<{width}}"], cells).lines()
 
 
 def _skipped(validation: Validation) -> list[list[Span]]:
     """Returns what was left out, by reason, and which rows ran although they are predicted not to fit."""
     lines: list[list[Span]] = [[], *([("  note     ", ""), (text, "")] for text in validation.notes)]
-    misfits = [row.id for row in validation.not_fitting]
+    misfits = misfits_text(validation)
     if misfits:
-        text = f"{len(misfits)} of the rows ran, but are predicted not to fit in memory ({_some(misfits)})"
-        lines.append([("  memory   ", "yellow"), (text, "")])
+        lines.append([("  memory   ", "yellow"), (misfits, "")])
     reasons = why_skipped(validation)
     lines += [[("  skipped  ", "yellow"), (reason, "")] for reason in reasons[:MAX_SKIPPED]]
     if len(reasons) > MAX_SKIPPED:
         lines.append([(f"           {len(reasons) - MAX_SKIPPED} more reasons in --json", "bright_black")])
     return lines
+
+
+def misfits_text(validation: Validation) -> str:
+    """Returns which rows ran although they are predicted not to fit; empty where there are none."""
+    misfits = [row.id for row in validation.not_fitting]
+    if not misfits:
+        return ""
+    return f"{len(misfits)} of the rows ran, but are predicted not to fit in memory ({_some(misfits)})"
 
 
 def why_skipped(validation: Validation) -> list[str]:

@@ -117,6 +117,19 @@ def _node_cells(node: Node) -> tuple[str, str, str]:
 
 def print_item(item: Item, fabric: Fabric | None = None) -> None:
     """Prints an item, all it contains, what is assumed, and where the figures come from."""
+    facts = item_facts(item, fabric)
+    lines: list[list[Span]] = [[(f"  {item.name}", "bold"), (f": {item.title}" if item.title != item.name else "", "")]]
+    width = max(len(name) for name, _ in facts)
+    previous = ""
+    for name, text in facts:
+        lines.append([(f"  {name if name != previous else '':<{width}}  {text}", "")])
+        previous = name
+    remarks = item.remarks if isinstance(item, Cluster) else ()
+    show(Screen.of(sys.stdout), [*lines, *diagnostic_lines(remarks, MAX_DIAGNOSTICS)])
+
+
+def item_facts(item: Item, fabric: Fabric | None = None) -> list[tuple[str, str]]:
+    """Returns the figures of an item and all it contains, with notes and sources; names of parts are indented."""
     facts: list[tuple[str, str]] = []
     parts: list[Item] = [item]
     if isinstance(item, Cluster):
@@ -133,15 +146,7 @@ def print_item(item: Item, fabric: Fabric | None = None) -> None:
     elif isinstance(item, Nic):
         facts += _nic_facts(item)
     facts += [("note", f"{part.name}: {note}") for part in parts for note in part.notes]
-    facts += [("source", source) for source in dict.fromkeys(text for part in parts for text in part.sources)]
-    lines: list[list[Span]] = [[(f"  {item.name}", "bold"), (f": {item.title}" if item.title != item.name else "", "")]]
-    width = max(len(name) for name, _ in facts)
-    previous = ""
-    for name, text in facts:
-        lines.append([(f"  {name if name != previous else '':<{width}}  {text}", "")])
-        previous = name
-    remarks = item.remarks if isinstance(item, Cluster) else ()
-    show(Screen.of(sys.stdout), [*lines, *diagnostic_lines(remarks, MAX_DIAGNOSTICS)])
+    return facts + [("source", source) for source in dict.fromkeys(text for part in parts for text in part.sources)]
 
 
 def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, TextIO
 
 from foretrace.basics.units import (
@@ -17,38 +17,61 @@ from foretrace.basics.units import (
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.diff import TraceDiff
 from foretrace.readings.profiler_views.queues import FULL
+from foretrace.report.answer_words import BOUND_BY
 from foretrace.report.profiler_trace.kernel_names import short_kernel
-from foretrace.report.table import table
-from foretrace.report.terminal import BOUND_BY, Screen, Span, diagnostic_lines, show
+from foretrace.report.table import TextTable
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 MAX_ROWS: Final = 20
+MAX_SEQUENCES: Final = 8
 MAX_KERNELS_OF_SEQUENCE: Final = 6
 MAX_NOTES: Final = 4
 _ONE_BY_ONE: Final = ("steps", "critical-path", "stragglers")
 """Views that show steps by themselves."""
-_Lines = list[list[Span]]
+_Parts = list[TextTable | str]
+"""Tables and remarks that answer a question, in the order in which they are read."""
 
 
 def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | None = None) -> None:
     """Prints the answer to one question."""
     screen = Screen.of(stream or sys.stdout)
-    made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
-    lines = [[], *made, *([] if view in _ONE_BY_ONE else _counted(trace))]
+    made = _sequences(trace, op) if view == "sequences" else _lines(VIEWS[view](trace))
+    lines = [*([[]] if view == "sequences" else []), *made, *_counted_lines(trace, view)]
     notes = diagnostic_lines(trace.diagnostics, MAX_NOTES)
     show(screen, [*lines, [], *notes] if notes else lines)
 
 
-def _counted(trace: ProfilerTrace) -> _Lines:
-    """Returns a line that says how many steps the times above are summed over."""
+def _counted_lines(trace: ProfilerTrace, view: str) -> list[list[Span]]:
+    text = counted_text(trace, view)
+    return [[(f"  {text}", "bright_black")]] if text else []
+
+
+def counted_text(trace: ProfilerTrace, view: str) -> str:
+    """Returns how many steps the times of a view are summed over; nothing where it shows steps by themselves."""
     most = max(len(rank.counted) for rank in trace.ranks)
     steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"
-    return [[(f"  of {steps}", "bright_black")]] if most else []
+    return f"of {steps}" if most and view not in _ONE_BY_ONE else ""
+
+
+def _lines(parts: _Parts) -> list[list[Span]]:
+    """Returns tables, each after a blank line and with its first rows, and remarks."""
+    lines: list[list[Span]] = []
+    for part in parts:
+        if isinstance(part, str):
+            lines += [[(f"  {part}", "bright_black")]] if lines else [[], [(f"  {part}", "")]]
+        elif part.rows:
+            lines += [[], *part.first(part.max_rows or MAX_ROWS).lines()]
+        else:
+            lines += [[], [(f"  {part.none_text}", "")]]
+    return lines
 
 
 def print_diff(difference: TraceDiff, stream: TextIO | None = None) -> None:
     """Prints what changed between two profiler traces."""
     notes = diagnostic_lines(difference.diagnostics, MAX_NOTES)
-    show(Screen.of(stream or sys.stdout), [[], *_diff(difference), *([[], *notes] if notes else [])])
+    step, steps = step_change(difference)
+    head: list[list[Span]] = [[], [("  Step   ", ""), (step, "bold"), (f"  {steps}", "")]]
+    show(Screen.of(stream or sys.stdout), [*head, *_lines(diff_parts(difference)), *([[], *notes] if notes else [])])
 
 
 def _cut(name: str, width: int = 56) -> str:
@@ -59,15 +82,7 @@ def _share(part_s: float, whole_s: float) -> str:
     return format_percent(part_s / whole_s) if whole_s > 0 else ""
 
 
-def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", most: int = MAX_ROWS) -> _Lines:
-    """Returns a table of the first `most` rows, with a note on how many are left out."""
-    hidden = len(rows) - most
-    more = f"{hidden:,} more in --json" if hidden > 0 else ""
-    remark = "; ".join(text for text in (note, more) if text)
-    return table(heads, rows[:most], remark) if rows else [[(f"  {heads[0]}: none{'; ' if note else ''}{note}", "")]]
-
-
-def _breakdown(trace: ProfilerTrace) -> _Lines:
+def _breakdown(trace: ProfilerTrace) -> _Parts:
     answer = trace.temporal_breakdown()
     shown = [(f"rank {rank.rank}", rank) for rank in answer.ranks]
     if len(shown) > 1:
@@ -85,10 +100,10 @@ def _breakdown(trace: ProfilerTrace) -> _Lines:
         for name, rank in shown
     ]
     heads = ("the device", "span", "computes", "", "else", "", "idles", "")
-    return _rows(heads, rows, "else: only communication or copies run. The three sum to the span")
+    return [TextTable(heads, rows, "else: only communication or copies run. The three sum to the span")]
 
 
-def _overlap(trace: ProfilerTrace) -> _Lines:
+def _overlap(trace: ProfilerTrace) -> _Parts:
     answer = trace.overlap()
     rows = [
         (
@@ -103,10 +118,10 @@ def _overlap(trace: ProfilerTrace) -> _Lines:
         if rank.communication_s > 0
     ]
     heads = ("communication", "in all", "beside compute", "", "exposed", "of the span")
-    return _rows(heads, rows, "" if rows else "nothing was communicated")
+    return [TextTable(heads, rows, "" if rows else "nothing was communicated")]
 
 
-def _idle(trace: ProfilerTrace) -> _Lines:
+def _idle(trace: ProfilerTrace) -> _Parts:
     answer = trace.idle()
     rows = []
     for rank in answer.ranks:
@@ -117,10 +132,14 @@ def _idle(trace: ProfilerTrace) -> _Lines:
             rows.append((f"rank {rank.rank} {place}", format_time(times.idle_s), *shares))
     heads = ("idle", "in all", "host wait", "", "kernel wait", "", "other", "")
     limit = format_time(answer.consecutive_delay_s)
-    return _rows(heads, rows, f"device: no stream has work. kernel wait: launched in time, gap below {limit}", 40)
+    return [
+        TextTable(
+            heads, rows, f"device: no stream has work. kernel wait: launched in time, gap below {limit}", max_rows=40
+        )
+    ]
 
 
-def _kernels(trace: ProfilerTrace) -> _Lines:
+def _kernels(trace: ProfilerTrace) -> _Parts:
     answer = trace.kernels()
     kinds = [
         (
@@ -145,16 +164,15 @@ def _kernels(trace: ProfilerTrace) -> _Lines:
             format_time(kernel.least_s),
             format_time(kernel.most_s),
         )
-        for kernel in answer.top(MAX_ROWS)
+        for kernel in answer.top(len(answer.kernels))
     ]
     heads = ("kernels", "kind", "rank", "time", "of all", "runs", "mean", "least", "most")
-    note = f"{len(answer.kernels) - len(rows):,} more in --json" if len(answer.kernels) > len(rows) else ""
-    return [*_rows(("kind of work", "time", "of all", "busy", "runs"), kinds), [], *_rows(heads, rows, note)]
+    return [TextTable(("kind of work", "time", "of all", "busy", "runs"), kinds), TextTable(heads, rows)]
 
 
-def _launches(trace: ProfilerTrace) -> _Lines:
+def _launches(trace: ProfilerTrace) -> _Parts:
     answer = trace.launches()
-    lines: _Lines = []
+    parts: _Parts = []
     for rank in answer.ranks:
         spreads = (
             ("call on the host", rank.call),
@@ -173,11 +191,11 @@ def _launches(trace: ProfilerTrace) -> _Lines:
         ]
         words += [f"{rank.unlaunched:,} without a recorded call"] if rank.unlaunched else []
         heads = (f"launches, rank {rank.rank}", "mean", "median", "3/4 below", "most")
-        lines += [[], *_rows(heads, rows, " · ".join(words))]
-    return lines[1:]
+        parts.append(TextTable(heads, rows, " · ".join(words)))
+    return parts
 
 
-def _queue(trace: ProfilerTrace) -> _Lines:
+def _queue(trace: ProfilerTrace) -> _Parts:
     rows = [
         (
             f"rank {queue.rank} stream {queue.stream}",
@@ -195,10 +213,10 @@ def _queue(trace: ProfilerTrace) -> _Lines:
     note = (
         f"mean: over time. full: {FULL:,} wait, launches block. early: started before its call, by the recorded clocks"
     )
-    return _rows(heads, rows, note)
+    return [TextTable(heads, rows, note)]
 
 
-def _bandwidth(trace: ProfilerTrace) -> _Lines:
+def _bandwidth(trace: ProfilerTrace) -> _Parts:
     rows = [
         (
             copy.kind,
@@ -214,12 +232,12 @@ def _bandwidth(trace: ProfilerTrace) -> _Lines:
         for copy in trace.memory_bandwidth().copies
     ]
     heads = ("copies and memsets", "rank", "runs", "bytes", "time", "bytes / time", "median", "most", "bytes unknown")
-    return _rows(heads, rows)
+    return [TextTable(heads, rows)]
 
 
-def _annotations(trace: ProfilerTrace) -> _Lines:
+def _annotations(trace: ProfilerTrace) -> _Parts:
     launched = {(work.rank, work.name): work for work in trace.launched()}
-    lines: _Lines = []
+    parts: _Parts = []
     for side, title in (("host", "ranges on the host"), ("device", "ranges on the device")):
         rows = []
         for ranges in trace.annotations().of("host" if side == "host" else "device"):
@@ -236,32 +254,38 @@ def _annotations(trace: ProfilerTrace) -> _Lines:
                     format_count(work.count) if work else "",
                 )
             )
-        lines += [[], *_rows((title, "rank", "runs", "time", "mean", "most", "work launched", "pieces"), rows)]
-    return [*lines[1:], [("  ranges nest: their times must not be added up", "bright_black")]]
+        heads = (title, "rank", "runs", "time", "mean", "most", "work launched", "pieces")
+        parts.append(TextTable(heads, rows))
+    return [*parts, "ranges nest: their times must not be added up"]
 
 
-def _sequences(trace: ProfilerTrace, op: str) -> _Lines:
+def _sequences(trace: ProfilerTrace, op: str) -> list[list[Span]]:
     answer = trace.sequences(op)
-    lines: _Lines = []
-    for sequence in answer.sequences[:8]:
+    lines: list[list[Span]] = []
+    for sequence in answer.sequences[:MAX_SEQUENCES]:
         times = f"{format_time(sequence.device_s)} on the device, {format_time(sequence.host_s)} on the host"
         lines.append([(f"  {sequence.count:,} times  {times}  ", ""), (sequence.op, "bold")])
         shown = sequence.kernels[:MAX_KERNELS_OF_SEQUENCE]
         lines += [[(f"      {short_kernel(kernel, 80)}", "")] for kernel in shown]
         if len(sequence.kernels) > len(shown):
             lines.append([(f"      … {len(sequence.kernels) - len(shown)} more", "bright_black")])
-    under = f' of ops named like "{op}"' if op else " of outermost ops"
     if not lines:
-        return [[(f"  no sequences of three or more kernels{under}", "")]]
-    hidden = len(answer.sequences) - 8
-    note = f"  sequences of three or more kernels{under}" + (f"; {hidden} more in --json" if hidden > 0 else "")
+        return [[(f"  no {sequences_of(op)}", "")]]
+    hidden = len(answer.sequences) - MAX_SEQUENCES
+    note = f"  {sequences_of(op)}" + (f"; {hidden} more in --json" if hidden > 0 else "")
     return [*lines, [(note, "bright_black")]]
 
 
-def _stragglers(trace: ProfilerTrace) -> _Lines:
+def sequences_of(op: str) -> str:
+    """Returns which ops a table of sequences is about."""
+    under = f'ops named like "{op}"' if op else "outermost ops"
+    return f"sequences of three or more kernels of {under}"
+
+
+def _stragglers(trace: ProfilerTrace) -> _Parts:
     ranks = trace.stragglers()
     if not any(rank.meetings for rank in ranks):
-        return [[("  no collective was recorded on several of these ranks: give the traces of more ranks", "")]]
+        return ["no collective was recorded on several of these ranks: give the traces of more ranks"]
     rows = [
         (
             f"rank {rank.rank}",
@@ -273,15 +297,17 @@ def _stragglers(trace: ProfilerTrace) -> _Lines:
         for rank in ranks
     ]
     heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "")
-    lines = _rows(heads, rows, f"in {trace.median_step}, the median step; waits behind computation are not lost")
+    note = f"in {trace.median_step}, the median step; waits behind computation are not lost"
+    parts: _Parts = [TextTable(heads, rows, note)]
     world = max(rank.trace.world or 0 for rank in trace.ranks)
     if world > len(trace.ranks):
-        missing = f"{len(trace.ranks):,} of {world:,} ranks have traces: whom they wait for of the others is not seen"
-        lines.append([(f"  {missing}", "")])
-    return lines
+        parts.append(
+            f"{len(trace.ranks):,} of {world:,} ranks have traces: whom they wait for of the others is not seen"
+        )
+    return parts
 
 
-def _critical(trace: ProfilerTrace) -> _Lines:
+def _critical(trace: ProfilerTrace) -> _Parts:
     path, step_s = trace.critical_path(), trace.explanation.step_s
     gaps = {"gaps": path.gaps_s} if path.gaps_s > 1e-9 * step_s else {}
     rows = [(part, format_time(seconds), _share(seconds, step_s)) for part, seconds in (path.by_part_s | gaps).items()]
@@ -295,11 +321,14 @@ def _critical(trace: ProfilerTrace) -> _Lines:
         for op in path.by_name
     ]
     head = f"critical path of {trace.median_step}, the median step"
-    lines = _rows((head, "time", "of step"), rows, f"sums to the step, {format_time(step_s)}: {BOUND_BY[path.bound]}")
-    return [*lines, [], *_rows(("ops on it", "time", "of step", "count"), ops, most=10)]
+    note = f"sums to the step, {format_time(step_s)}: {BOUND_BY[path.bound]}"
+    return [
+        TextTable((head, "time", "of step"), rows, note),
+        TextTable(("ops on it", "time", "of step", "count"), ops, max_rows=10),
+    ]
 
 
-def _steps(trace: ProfilerTrace) -> _Lines:
+def _steps(trace: ProfilerTrace) -> _Parts:
     answer = trace.steps()
     rows = [
         (
@@ -320,18 +349,19 @@ def _steps(trace: ProfilerTrace) -> _Lines:
     heads = ("step", "rank", "takes", "host", "device", "compute", "comm", "exposed", "idle", "kernels", "")
     mean = f"the recorded step takes {format_time(answer.step_s)}, the mean of those that count"
     note = f"told apart by {answer.how}; {mean}"
-    return _rows(heads, rows, note, 40)
+    return [TextTable(heads, rows, note, max_rows=40)]
 
 
-def _diff(difference: TraceDiff) -> _Lines:
+def step_change(difference: TraceDiff) -> tuple[str, str]:
+    """Returns the step before and after, and how many recorded steps that is."""
     steps = f"{difference.before_steps} of the first, {difference.after_steps} of the second"
-    lines: _Lines = [
-        [
-            ("  Step   ", ""),
-            (f"{format_time(difference.before_step_s)} → {format_time(difference.after_step_s)}", "bold"),
-            (f"  recorded: {steps}, in the mean", ""),
-        ]
-    ]
+    change = f"{format_time(difference.before_step_s)} → {format_time(difference.after_step_s)}"
+    return change, f"recorded: {steps}, in the mean"
+
+
+def diff_parts(difference: TraceDiff) -> _Parts:
+    """Returns the kernels and the ops whose times or counts changed."""
+    parts: _Parts = []
     for side, title in (("device", "kernels, a step"), ("host", "ops, a step (they nest)")):
         rows = [
             (
@@ -347,11 +377,11 @@ def _diff(difference: TraceDiff) -> _Lines:
             if change.change_s or change.before_count != change.after_count
         ]
         heads = (title, "before", "after", "change", "runs", "then", "")
-        lines += [[], *_rows(heads, rows, "" if rows else "no change", 12)]
-    return lines
+        parts.append(TextTable(heads, rows, "" if rows else "no change", max_rows=12))
+    return parts
 
 
-VIEWS: Final[dict[str, Callable[[ProfilerTrace], _Lines]]] = {
+VIEWS: Final[dict[str, Callable[[ProfilerTrace], _Parts]]] = {
     "breakdown": _breakdown,
     "overlap": _overlap,
     "idle": _idle,

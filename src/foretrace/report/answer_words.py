@@ -1,0 +1,180 @@
+"""The words of an answer that its screen and its page share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from foretrace.basics.codes import RECORDED_TIMES
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import (
+    MINUS,
+    format_bytes,
+    format_count,
+    format_flops,
+    format_percent,
+    format_time,
+)
+from foretrace.readings.answer.answer import Answer, Remedy
+from foretrace.readings.critical_path import Bound
+
+if TYPE_CHECKING:
+    from foretrace.cost.network.interface import LimitKind
+    from foretrace.readings.answer.model_figures import ModelFigures
+
+MIN_GAIN = 0.001
+"""The share of the step below which a change does not count as a help."""
+BOUND_BY: Final[dict[Bound, str]] = {
+    "host": "bound by the host",
+    "compute": "bound by computation",
+    "communication": "bound by communication",
+    "mixed": "bound by no part alone",
+}
+"""Words for what more than half of a critical path consists of."""
+LIMIT_WORDS: Final[dict[LimitKind, str]] = {
+    "nic": "NICs",
+    "uplink": "uplinks",
+    "nvlink": "GPU links",
+    "pcie": "PCIe",
+    "channels": "channels",
+    "latency": "latency",
+    "none": "",
+}
+"""Words for the limit of the exposed communication of an axis."""
+KERNEL_LIMITS: Final = {"flops": "tensor cores", "hbm": "memory bandwidth", "fixed": "launches and latency"}
+"""Words for the limits of kernels."""
+MIN_SHOWN_PART = 1.005
+"""Parts of a band that reach less far are left out; --json has them."""
+ROUNDING = 1e-9
+"""A smaller share of the step than this is rounding, not a change."""
+
+
+def utilisation_text(model: ModelFigures, step_s: float) -> str:
+    """Returns how fast the model is computed, and what share of the peak that is."""
+    peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
+    of_bf16 = model.mfu_bf16(step_s)
+    if of_bf16 is not None and model.bf16_peak_flops is not None:
+        peak += f", {format_percent(of_bf16)} of bf16's {format_flops(model.bf16_peak_flops)}"
+    used = f"MFU {format_percent(model.mfu(step_s))} {peak}, HFU {format_percent(model.hfu(step_s))}"
+    return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
+
+
+def band_text(step: float, low: float, high: float) -> str:
+    """Returns the band as ± where it is even, otherwise both ends; nothing where the prices have none."""
+    below, above = step - low, high - step
+    if abs(above - below) <= 0.05 * (above + below):
+        return f"± {format_time((above + below) / 2)}" if above > ROUNDING * step else ""
+    ends = ((above, "+"), (below, MINUS))
+    shown = [f"{sign}{format_time(off)}" for off, sign in ends if off > ROUNDING * step]
+    return " ".join(shown)
+
+
+def effect_text(remedy: Remedy) -> str:
+    """Returns what a change does to the part that it is aimed at, and to memory."""
+    words = [f"{remedy.part} {format_time(remedy.part_before_s)} → {format_time(remedy.part_after_s)}"]
+    if remedy.microbatches != 1:
+        words = [f"of {remedy.microbatches:g} times the batch, for as much of it"]
+    if remedy.memory_bytes:
+        sign = "+" if remedy.memory_bytes > 0 else MINUS
+        words.append(f"memory {sign}{format_bytes(abs(remedy.memory_bytes))}")
+    return f"{remedy.why}: {', '.join(words)}" if remedy.why else ", ".join(words)
+
+
+def gain_text(seconds: float, rounding: float) -> str:
+    """Returns by how much shorter a step gets."""
+    return f"{MINUS}{format_time(seconds)}" if seconds > rounding else "nothing"
+
+
+def factor_band_text(low: float, high: float) -> str:
+    """Returns the band of a source, as how far it may be off."""
+    if low == high == 1.0:
+        return ""
+    below = f"{(1 - low) * 100:.0f}"
+    return f" ({MINUS * (below != '0')}{below} to +{(high - 1) * 100:.0f} %)"
+
+
+def _urgency(diagnostic: Diagnostic) -> tuple[bool, int, bool]:
+    """Returns what diagnostics are sorted by; those to read first are the least."""
+    warns = diagnostic.level == "warning"
+    on_times = warns and diagnostic.code in RECORDED_TIMES
+    order = RECORDED_TIMES.index(diagnostic.code) if on_times else len(RECORDED_TIMES)
+    return not warns, order, diagnostic.where is not None
+
+
+def place_text(answer: Answer) -> str:
+    """Returns how many ranks run on what, and how they are divided into axes."""
+    what = "rank" if answer.cluster is None else "GPU"
+    plural = "" if answer.world_size == 1 else "s"
+    cluster = f" of {answer.cluster.name}" if answer.cluster else ""
+    axes = answer.mesh.replace(",", " · ").replace("=", " ")
+    return f"{format_count(answer.world_size)} {what}{plural}{cluster} · {axes}"
+
+
+def job_text(answer: Answer) -> str:
+    """Returns the title of a job, and the software of a model."""
+    return answer.title + ("" if answer.model is None else f" · {answer.model.plan['stack'].replace('@', ' ')}")
+
+
+def answer_band_text(answer: Answer) -> str:
+    """Returns the band of the step; empty where there is none."""
+    if answer.step_time_band_s is None:
+        return ""
+    words = band_text(answer.step_time_s, *answer.step_time_band_s)
+    unsure = any(part.low != part.high for part in answer.provenance)
+    if words and unsure and any(part.low == part.high for part in answer.provenance):
+        words += " (recorded times carry no band)"  # a price without a band is not thereby certain
+    return words
+
+
+def change_text(answer: Answer) -> tuple[str, str, str] | None:
+    """Returns what is different from the job as given, by how much the step changes, and from what.
+
+    For a profiler trace these are steps without the profiler. None where nothing is different.
+    """
+    step_s, before_s, what = answer.step_time_s, answer.unchanged_step_time_s, ""
+    if answer.step_time_unprofiled_s is not None and answer.unchanged_step_time_unprofiled_s is not None:
+        step_s, before_s = answer.step_time_unprofiled_s, answer.unchanged_step_time_unprofiled_s
+        what = " without the profiler"
+    if before_s is None:
+        return None
+    by_s = step_s - before_s
+    changes = " · ".join(answer.describe_changes())
+    if abs(by_s) <= ROUNDING * before_s:
+        return changes, "no change", f"from {format_time(before_s)}{what}"
+    return changes, f"{'+' if by_s > 0 else MINUS}{format_time(abs(by_s))}", f"on {format_time(before_s)}{what}"
+
+
+def helpful_remedies(answer: Answer) -> list[Remedy]:
+    """Returns the simulated changes that shorten the step, the best first."""
+    return [remedy for remedy in answer.remedies or () if remedy.change < -MIN_GAIN]
+
+
+def remedy_gain_s(remedy: Remedy) -> float:
+    """Returns by how much shorter the step of as many microbatches gets."""
+    return remedy.before_s - remedy.after_s / remedy.microbatches
+
+
+def source_texts(answer: Answer) -> list[str]:
+    """Returns the sources of prices with their shares and bands."""
+    several = len(answer.provenance) > 1
+    return [
+        part.source + (f" {format_percent(part.share)}" if several else "") + factor_band_text(part.low, part.high)
+        for part in answer.provenance
+    ]
+
+
+def sorted_diagnostics(diagnostics: tuple[Diagnostic, ...]) -> list[Diagnostic]:
+    """Returns notes and warnings, those to read first at the front.
+
+    Where all are about one file, its name is left out: `line 9`. The file of a cluster is named: it is not the one
+    that a screen is about.
+    """
+    files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
+    ordered = []
+    for diagnostic in sorted(diagnostics, key=_urgency):
+        place = diagnostic.where or ""
+        is_input = diagnostic.code != "unusual-hardware"
+        if is_input and len(files) == 1 and place.rpartition(":")[2].isdecimal():
+            place = f"line {place.rpartition(':')[2]}"
+        ordered.append(replace(diagnostic, where=place or None))
+    return ordered
