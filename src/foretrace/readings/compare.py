@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
+from foretrace.basics.viewable import Viewable
 from foretrace.readings.account import Account, Cause, Group, PerMicrobatch, Spent, account, causes
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import IMBALANCE, STRAGGLER, Breakdown
@@ -125,7 +126,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Viewable):
     """How far a subject is from its base, and where.
 
     `sides` are the subject and the base in the order of columns: predicted and measured, or A and B.

@@ -21,7 +21,7 @@ COMMAND = "foretrace predict llama3-70b --gpus 256 --gbs 1024 --tp 4 --pp 4 --cl
 
 def screen(result: PlanSearch, request: PlanRequest = REQUEST, **options: bool) -> str:
     stream = io.StringIO()
-    print_plans(result, request, COMMAND, stream, **options)
+    print_plans(replace(result, request=request), COMMAND, stream, **options)
     return stream.getvalue()
 
 
@@ -147,14 +147,14 @@ class TestJson:
         page = (
             (ROOT / "docs/json.md").read_text(encoding="utf-8").partition("`foretrace.plan/1`")[2].partition("\n## ")[0]
         )
-        whole = plan_json(search(), REQUEST)
+        whole = plan_json(replace(search(), request=REQUEST))
         names = {name for name in _names(whole) if name not in Plan.__slots__} - {"schema", "out-of-memory"}
         names -= {*search().rejected, *search().launch, *search().launch_options}
         names -= {*search().why.parts_s}  # type: ignore[union-attr]
         assert sorted(name for name in names if f"`{name}`" not in page) == []
 
     def test_values(self) -> None:
-        whole = plan_json(search(), REQUEST)
+        whole = plan_json(replace(search(), request=REQUEST))
         assert whole["schema"] == "foretrace.plan/1"
         assert (whole["searched"], whole["distinct"], whole["feasible"]) == (238_568, 18_603, 5_432)
         best = whole["best"]
@@ -171,16 +171,18 @@ class TestJson:
         """Neither the time that a search took nor the number of its workers is part of the result."""
         slow = search(seconds={"bounds": 99.0})
         workers = replace(REQUEST, workers=8)
-        assert json.dumps(plan_json(slow, workers)) == json.dumps(plan_json(search(), REQUEST))
+        assert json.dumps(plan_json(replace(slow, request=workers))) == json.dumps(
+            plan_json(replace(search(), request=REQUEST))
+        )
 
     def test_cost_and_training(self) -> None:
         request = PlanRequest(BASE, tokens=10**12, deadline_s=1e6, price_per_gpu_hour=3.6)
-        best = plan_json(search(), request)["best"]
+        best = plan_json(replace(search(), request=request))["best"]
         assert best["cost_per_million_tokens"] == pytest.approx(1000 / BEST.tokens_per_s_per_gpu)
         assert best["training_s"] == pytest.approx(1e12 / 256 / BEST.tokens_per_s_per_gpu)
 
     def test_nothing_fits(self) -> None:
-        whole = plan_json(search(best=None, plans=(), why=None), REQUEST)
+        whole = plan_json(replace(search(best=None, plans=(), why=None), request=REQUEST))
         assert whole["best"] is None and whole["plans"] == [] and whole["why"] is None
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import foretrace
 from foretrace import Machine, Plan, Scenario
-from foretrace.cli.factors import read_what_ifs
 from foretrace.inputs.base import Input
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.scenario_texts import read_what_ifs
 
 H100 = Machine("h100-dgx")
 

@@ -13,6 +13,7 @@ import numpy as np
 from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.viewable import Viewable
 from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
@@ -109,7 +110,7 @@ class BandPart:
 @dataclass(
     frozen=True, repr=False, eq=False
 )  # without slots: what takes long to read off is read off when it is asked for
-class Answer:
+class Answer(Viewable):
     """The answer to a simulation or a prediction.
 
     `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step there is. Where

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.viewable import Viewable
 from foretrace.readings.account import account
 from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.explain.advice import Advice, advice
@@ -22,7 +23,7 @@ MAX_REPLAY_ERROR: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Viewable):
     """Why a step took as long as it did, in SI units.
 
     `ranks` has every rank class in the order of ranks; `experts` is None without expert parallelism; `variation` is

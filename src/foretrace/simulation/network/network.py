@@ -18,6 +18,7 @@ from foretrace.basics.errors import Diagnostic, InputError, UsageError
 from foretrace.basics.numbers import whole_field
 from foretrace.basics.placement import Placement
 from foretrace.basics.units import format_percent, format_time, parse_bytes
+from foretrace.basics.viewable import Viewable
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network import Network
 from foretrace.cost.network.domains import DomainUse
@@ -48,7 +49,7 @@ MAX_NAMED: Final = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NetworkAnswer:
+class NetworkAnswer(Viewable):
     """The time of a collective, and how it runs. Times in seconds, rates in bytes per second.
 
     `bound_s` is the time that the bytes need to cross the busiest port at line rates; `band_s` is a central 90 %

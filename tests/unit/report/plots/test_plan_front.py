@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
+from foretrace.report.design import ORANGE
 from foretrace.report.plots.plan_front import plan_front_svg
-from foretrace.report.svg import ORANGE
 from plan_searches import BEST, SMALL, search
 
 SVG = "{http://www.w3.org/2000/svg}"

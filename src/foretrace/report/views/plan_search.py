@@ -1,0 +1,161 @@
+"""The view of a search for plans: the best, the front of time and memory, what was rejected, how to launch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from foretrace.basics.units import (
+    MINUS,
+    format_bytes,
+    format_count,
+    format_difference,
+    format_number,
+    format_percent,
+    format_time,
+)
+from foretrace.report.answer_words import sorted_diagnostics
+from foretrace.report.page.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Code,
+    Fold,
+    KeyFigure,
+    KeyFigures,
+    Notes,
+    Picture,
+    Row,
+    Section,
+    Table,
+    Text,
+    View,
+)
+from foretrace.report.plan import MIN_PART, goal_text, proof_text, reason_words, robust_text, spare_text
+from foretrace.report.plan_words import common_words, plan_text, plan_words, varying_fields
+from foretrace.report.plots.plan_front import plan_front_svg
+from foretrace.search.planner.result import PlanSearch, RankedPlan
+
+
+def plan_search_view(search: PlanSearch) -> View:
+    """Makes the view of a search."""
+    sections = [_best(search), *_plans(search), *_why(search), *_rejected(search), *_launch(search)]
+    if search.diagnostics:
+        sections.append(Section("notes", "Assumptions and warnings", (Notes(sorted_diagnostics(search.diagnostics)),)))
+    job = f"{search.model} on {format_count(search.gpus)} GPUs of {search.cluster}"
+    batch = f"{format_count(search.gbs)} sequences of {format_count(search.seq_len)} tokens"
+    return View(f"Plans of {job}", "plan search", sections, batch)
+
+
+def _best(search: PlanSearch) -> Section:
+    best, blocks = search.best, list[Block]()
+    if best is None:
+        words = "none fits" if search.search.complete else "none yet"
+        blocks.append(KeyFigures([KeyFigure("Best plan", words, tone="bad")]))
+    else:
+        name = plan_text(best.plan, varying_fields([each.plan for each in search.plans]))
+        kind = "" if best.evidence == "simulated" else "estimated"
+        figures = [
+            KeyFigure("Step of the best plan", format_time(best.step_time_s), kind),
+            KeyFigure("Tokens per second and GPU", format_number(best.tokens_per_s_per_gpu)),
+            KeyFigure("Memory", format_bytes(best.needed_memory_bytes), spare_text(best.headroom_bytes)),
+            KeyFigure("Plans", format_count(search.feasible), f"fit, of {format_count(search.distinct)} distinct ones"),
+        ]
+        blocks += [KeyFigures(figures), Text(name), Code(best.options, "options of the best plan")]
+        goal = goal_text(search, best)
+        if goal:
+            blocks.append(Text(goal))
+    blocks.append(Text(f"Proof: {proof_text(search)}"))
+    robust = robust_text(search)
+    if robust:
+        blocks.append(Text(f"Robust: {robust}"))
+    return Section("best", "The best plan", blocks)
+
+
+def _plans(search: PlanSearch) -> Iterator[Section]:
+    """Yields the plans in order, with those that cannot be told from the best, and the front."""
+    if not search.plans:
+        return
+    svg = plan_front_svg(search, "Plans by step time and memory")
+    alt = f"{len(search.plans)} plans by predicted step time and memory; {len(search.front)} are on the front"
+    yield Section("front", "Time against memory", (Picture(svg, alt), _table(search, search.front, "the front")))
+    others = [each for each in search.indistinguishable if each not in search.plans]
+    yield Section("plans", "The best plans", (_table(search, [*search.plans, *others]),))
+
+
+def _table(search: PlanSearch, plans: Sequence[RankedPlan], summary: str = "") -> Table:
+    varying = varying_fields([each.plan for each in plans])
+    words = [plan_words(each.plan, varying) for each in plans]
+    common = common_words(words)
+    equal_plans = [each.plan for each in search.indistinguishable]
+    measured = [each.plan for each in search.measure_first]
+    rows: list[Row] = []
+    for ranked, own in zip(plans, words, strict=True):
+        marks = []
+        if ranked.plan in equal_plans:
+            marks.append("≈ best")
+        if ranked.plan in measured:
+            marks.append(f"measure {measured.index(ranked.plan) + 1}.")
+        rows.append(
+            [
+                Cell(" · ".join(word for word in own if word not in common), options=ranked.options),
+                Cell(format_time(ranked.step_time_s), ranked.step_time_s),
+                Cell(format_number(ranked.tokens_per_s_per_gpu), ranked.tokens_per_s_per_gpu),
+                Cell(format_bytes(ranked.needed_memory_bytes), ranked.needed_memory_bytes),
+                Cell(format_bytes(ranked.headroom_bytes), ranked.headroom_bytes),
+                Cell(format_percent(ranked.wins) if ranked.wins else "", ranked.wins),
+                ranked.evidence,
+                ", ".join(marks),
+            ]
+        )
+    head = ("plan", "step", "tokens/s per GPU", "memory", "spare", "fastest in draws", "evidence", "")
+    caption = f"all of them: {' · '.join(common)}" if common else ""
+    return Table(head, rows, caption, right=range(1, 6), shown=15, summary=summary)
+
+
+def _why(search: PlanSearch) -> Iterator[Section]:
+    why, best = search.why, search.best
+    if why is None or best is None:
+        return
+    runner_up = why.runner_up
+    behind = format_difference(runner_up.step_time_s, best.step_time_s)
+    name = plan_text(runner_up.plan, varying_fields([best.plan, runner_up.plan]))
+    parts = sorted(why.parts_s.items(), key=lambda part: (-abs(part[1]), part[0]))
+    bars = [
+        Bar(part, size, f"{'+' if size > 0 else MINUS}{format_time(abs(size))}", "vermillion" if size > 0 else "blue")
+        for part, size in parts
+        if abs(size) > MIN_PART * best.step_time_s
+    ]
+    block: Block = Bars(bars) if bars else Text("No part of the step differs.")
+    remark = f"seconds of each part, best less {name} ({format_time(runner_up.step_time_s)}, {behind})"
+    yield Section("why", "Why it beats the next plan that was simulated", (block,), remark)
+
+
+def _rejected(search: PlanSearch) -> Iterator[Section]:
+    blocks: list[Block] = []
+    if search.rejected:
+        counts = sorted(search.rejected.items(), key=lambda item: (-item[1], item[0]))
+        blocks.append(Bars([Bar(reason_words(reason), count, format_count(count), "grey") for reason, count in counts]))
+    if search.near_misses:
+        varying = varying_fields([miss.plan for miss in search.near_misses])
+        rows: list[Row] = [
+            [
+                Cell(plan_text(miss.plan, varying), options=miss.options),
+                "" if miss.step_time_s is None else Cell(format_time(miss.step_time_s), miss.step_time_s),
+                reason_words(miss.reason),
+                Cell(format_bytes(miss.short_bytes), miss.short_bytes) if miss.short_bytes else "",
+                miss.saved_by or "",
+            ]
+            for miss in search.near_misses
+        ]
+        head = ("nearest misses", "step", "rejected by", "lacks", "would be saved by")
+        blocks.append(Table(head, rows, "the best plan of each family that was rejected", right=(1, 3), shown=5))
+    if blocks:
+        remark = f"{format_count(search.searched)} combinations were considered"
+        yield Section("rejected", "What was rejected, and why", blocks, remark)
+
+
+def _launch(search: PlanSearch) -> Iterator[Section]:
+    scripts = [Fold(framework, (Code(script, "launch script"),)) for framework, script in search.launch.items()]
+    if scripts:
+        yield Section("launch", "How to launch it", scripts)

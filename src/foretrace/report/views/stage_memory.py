@@ -1,0 +1,104 @@
+"""The memory of each stage as blocks: at its peak, and over the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from foretrace.basics.units import format_bytes, format_percent
+from foretrace.program.columns import label
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
+from foretrace.report.page.blocks import (
+    Block,
+    Cell,
+    Fold,
+    KeyFigure,
+    Picture,
+    Row,
+    Section,
+    StackedBar,
+    StackedBars,
+    Table,
+    Tone,
+)
+from foretrace.report.plots.memory_plot import KIND_COLOURS, memory_svg
+
+MAX_PICTURES: Final = 8
+"""Stages whose memory over the step is drawn: the fullest, and others from the first to the last."""
+_TONES: Final[dict[str, Tone]] = {"fits": "", "caution": "bad", "does not fit": "bad"}
+
+
+def memory_figure(answer: Answer) -> Iterator[KeyFigure]:
+    """Yields the headline number of memory, where the job states it."""
+    memory, peak = answer.memory, answer.peak_memory
+    if memory is not None and memory.worst is not None:
+        share = memory.needed_bytes / memory.capacity_bytes
+        low, _, high = memory.needed_band_bytes
+        remark = (
+            f"of {format_bytes(memory.capacity_bytes)} ({format_percent(share)}) on {memory.worst.role}: "
+            f"{memory.verdict}; {format_bytes(low)} to {format_bytes(high)}"
+        )
+        yield KeyFigure("Memory", format_bytes(memory.needed_bytes), remark, _TONES[memory.verdict], min(share, 1.0))
+    elif peak is not None:
+        yield KeyFigure("Peak memory", format_bytes(peak.bytes), f"rank {peak.rank}, {peak.role}")
+
+
+def memory_section(answer: Answer, *, pictures: bool = True) -> Iterator[Section]:
+    """Yields the section on memory, where the job is a model: without it, there is nothing to compare with."""
+    memory = answer.memory
+    if memory is None or memory.worst is None:
+        return
+    blocks: list[Block] = [stage_stacks(memory)]
+    if pictures and answer.step_time_s > 0:
+        worst = memory.worst
+        blocks.append(_over_time(answer, memory, worst))
+        others = [stage for stage in _spread(memory) if stage is not worst]
+        if others:
+            folded = [_over_time(answer, memory, stage) for stage in others]
+            blocks.append(Fold(f"{len(others)} other stages over the step", folded))
+        blocks.append(outside_table(memory))
+    remark = "allocated at the peak, by kind"
+    yield Section("memory", "Memory of each stage", blocks, remark)
+
+
+def stage_stacks(memory: MemoryFit) -> StackedBars:
+    """Returns what each stage holds at its peak, by kind."""
+    kinds = [kind for kind in KIND_COLOURS if any(label(kind) in stage.by_category for stage in memory.stages)]
+    stacks = [
+        StackedBar(
+            stage.role, [float(stage.by_category.get(label(kind), 0)) for kind in kinds], format_bytes(stage.peak_bytes)
+        )
+        for stage in memory.stages
+    ]
+    return StackedBars([(label(kind), KIND_COLOURS[kind]) for kind in kinds], stacks, unit="bytes")
+
+
+def outside_table(memory: MemoryFit) -> Table:
+    """Returns the memory that a GPU needs besides what is allocated, part by part."""
+    worst = memory.worst
+    gap = 0 if worst is None else worst.gap_bytes[1]
+    parts: list[Row] = [[part.name, Cell(format_bytes(part.bytes), part.bytes), part.source] for part in memory.outside]
+    rows: list[Row] = [
+        ["allocated at the peak", Cell(format_bytes(memory.peak_bytes), memory.peak_bytes), ""],
+        ["reserved beyond that", Cell(format_bytes(gap), gap), "gaps of the allocator"],
+        *parts,
+        ["free", Cell(format_bytes(memory.headroom_bytes), memory.headroom_bytes), ""],
+    ]
+    return Table(("memory of the fullest GPU", "size", "known from"), rows, right=(1,), summary="what a GPU holds")
+
+
+def _over_time(answer: Answer, memory: MemoryFit, stage: StageMemory) -> Picture:
+    title = f"{stage.role} over the step"
+    return Picture(
+        memory_svg(memory, stage, answer.step_time_s, title), f"memory of {stage.role} over the step, by kind"
+    )
+
+
+def _spread(memory: MemoryFit) -> list[StageMemory]:
+    """Returns some stages, from the first to the last at equal distances."""
+    count = min(len(memory.stages), MAX_PICTURES)
+    if count < 2:
+        return list(memory.stages)
+    last = len(memory.stages) - 1
+    return [memory.stages[round(number * last / (count - 1))] for number in range(count)]
