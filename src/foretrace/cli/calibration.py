@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,12 @@ from foretrace.cost.calibration import read_calibration
 from foretrace.hardware.presets import gpu
 from foretrace.inputs.registry import open_model
 from foretrace.report.calibration import calibration_json, print_calibration
+
+if TYPE_CHECKING:
+    from foretrace.basics.errors import Diagnostic
+    from foretrace.calibrate.coverage import JobCoverage
+    from foretrace.cost.calibration import Calibration
+    from foretrace.report.page.blocks import View
 
 EXAMPLES = """Examples:
 
@@ -57,4 +63,11 @@ def command(
         lambda: calibration_json(calibration, coverage, notes),
         lambda: print_calibration(calibration, coverage, notes),
         output,
+        lambda: _page(calibration, coverage, notes),
     )
+
+
+def _page(calibration: Calibration, coverage: JobCoverage | None, notes: tuple[Diagnostic, ...]) -> View:
+    from foretrace.report.views.calibration import calibration_view
+
+    return calibration_view(calibration, coverage, notes)

@@ -32,6 +32,7 @@ from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import Comparison
 from foretrace.readings.compare import compare as compare_answers
 from foretrace.report.compare import comparison_json, print_comparison, write_comparison_perfetto
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -135,4 +136,4 @@ def _simulated(label: str, question: Question) -> Answer:
 def _emit(comparison: Comparison, output: OutputOptions, files: TimelineOptions) -> None:
     if files.perfetto is not None:
         wrote(files.perfetto, write_comparison_perfetto(comparison, files.perfetto, ranks=files.ranks))
-    emit(lambda: comparison_json(comparison), lambda: print_comparison(comparison), output)
+    emit(lambda: comparison_json(comparison), lambda: print_comparison(comparison), output, lambda: view_of(comparison))

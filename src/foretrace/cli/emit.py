@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from foretrace.basics.errors import ForetraceError
+from foretrace.basics.file_registry import active_registry
 from foretrace.basics.outputs import write_text
 from foretrace.report.json import write_json
 from foretrace.report.wrap import fit_text
 
 if TYPE_CHECKING:
+    from foretrace.basics.placement import Placement
     from foretrace.cli.groups import OutputOptions, TimelineOptions
     from foretrace.cost.machine import Machine
     from foretrace.readings.answer.answer import Answer
+    from foretrace.report.page.blocks import View
 
 
-def emit(result: Callable[[], dict[str, Any]], screen: Callable[[], object], output: OutputOptions) -> None:
-    """Writes the JSON to a file where one is named, and prints the JSON or the screen."""
+def emit(
+    result: Callable[[], dict[str, Any]],
+    screen: Callable[[], object],
+    output: OutputOptions,
+    view: Callable[[], View] | None = None,
+) -> None:
+    """Writes the JSON and the page to files where they are named, and prints the JSON or the screen.
+
+    Args:
+        result: Makes the JSON.
+        screen: Prints the screen.
+        output: What is asked for.
+        view: Makes the page; None for what has none.
+    """
+    if output.html is not None:
+        assert view is not None, "a command with --html makes pages"
+        write_page([view()], output.html)
     if output.file is not None or output.as_json:
         values = result()
         if output.file is not None:
@@ -31,6 +49,30 @@ def emit(result: Callable[[], dict[str, Any]], screen: Callable[[], object], out
             print(json.dumps(values, allow_nan=False))
             return
     screen()
+
+
+def page_of(answer: Answer, machine: Machine | None = None) -> View:
+    """Makes the page of an answer; the machine says where ranks sit."""
+    from foretrace.report.views.answer import answer_view
+
+    return answer_view(answer, placement=_placement(answer, machine))
+
+
+def write_page(views: Sequence[View], path: Path) -> None:
+    """Writes a page of some answers, with the command and the files that they were made from."""
+    from foretrace.report.page.document import report_html
+    from foretrace.report.page.origin import with_origin
+
+    registry = active_registry()
+    words, inputs = ((), ()) if registry is None else (registry.words, registry.inputs)
+    write_text(path, report_html(with_origin(views, words, inputs)), "page")
+    wrote(path, " and ".join(dict.fromkeys(view.kind for view in views)))
+
+
+def _placement(answer: Answer, machine: Machine | None) -> Placement | None:
+    if machine is None or machine.cluster is None:
+        return None
+    return machine.placed(answer.world_size, answer.timeline.graph.program.mesh)
 
 
 def fail_after_answer(error: ForetraceError, output: OutputOptions) -> NoReturn:
@@ -88,9 +130,7 @@ def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -
     from foretrace.readings.links import link_loads
     from foretrace.report.plots.heatmap import heatmap_svg, print_heatmap
 
-    mesh = answer.timeline.graph.program.mesh
-    placed = None if machine is None or machine.cluster is None else machine.placed(answer.world_size, mesh)
-    loads = link_loads(answer, placement=placed)
+    loads = link_loads(answer, placement=_placement(answer, machine))
     title = f"a step of {format_time(answer.step_time_s)} on {answer.world_size:,} GPUs of {loads.fabric.name}"
     write_picture(heatmap, lambda: heatmap_svg(loads, title), f"{loads.fabric.links:,} links")
     return lambda: print_heatmap(loads)

@@ -30,6 +30,7 @@ from foretrace.cli.views import TraceQuestion, explain_table, explain_traces
 from foretrace.inputs.profiler_table.input import ProfilerTableInput
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.report.explain import explanation_json, print_explanation
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -42,7 +43,7 @@ foretrace explain examples/moe_fairseq_profile.txt
 foretrace explain examples/moe_128gpu.txt --cluster h100-dgx --json"""
 
 
-class View(StrEnum):
+class TraceView(StrEnum):
     """One question about profiler traces."""
 
     BREAKDOWN = "breakdown"
@@ -76,11 +77,11 @@ def command(
     output: OutputOptions,
     files: TimelineOptions,
     view: Annotated[
-        View | None,
+        TraceView | None,
         typer.Option(
             "--view",
             metavar="NAME",
-            help=f"Of profiler traces, one question: {', '.join(View)}. diff compares two of them.",
+            help=f"Of profiler traces, one question: {', '.join(TraceView)}. diff compares two of them.",
         ),
     ] = None,
     op: Annotated[str, typer.Option("--op", metavar="WORD", help="With --view sequences: of ops with this name.")] = "",
@@ -97,7 +98,7 @@ def command(
     about_traces = TraceQuestion(None if view is None else view.value, op, hta_steps, plot)
     changes = bool(options or scenario.options or files.heatmap or files.traces)
     writes = files.perfetto is not None or files.save is not None
-    if view == View.DIFF:
+    if view == TraceView.DIFF:
         questions = [ask([path], options, machine, scenario) for path in paths]
         for question in questions:
             _refuse_changes(question, changes or writes)
@@ -116,7 +117,12 @@ def command(
         return
     explanation = explain(question.job, question.machine, question.scenario)
     write_files(explanation.answer, files, question.machine)
-    emit(lambda: explanation_json(explanation), lambda: print_explanation(explanation), output)
+    emit(
+        lambda: explanation_json(explanation),
+        lambda: print_explanation(explanation),
+        output,
+        lambda: view_of(explanation),
+    )
 
 
 def _refuse_changes(question: Question, changes: bool) -> None:

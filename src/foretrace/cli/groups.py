@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, NamedTuple, get_args
 import typer
 
 from foretrace.basics.errors import InputError, UsageError, did_you_mean
-from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
@@ -27,6 +26,7 @@ from foretrace.inputs.base import Input
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
 from foretrace.readings.scenario import Scenario
+from foretrace.readings.scenario_texts import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 
 Parameter = tuple[str, Any, Any]
 """The name, annotation and default of an option."""
@@ -350,21 +350,31 @@ SCENARIO = OptionGroup("scenario", option_parameters(_SCENARIO, _SCENARIO_OPTION
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Where an answer goes: JSON to the screen, JSON to a file."""
+    """Where an answer goes: JSON to the screen, JSON to a file, a page to a file."""
 
     as_json: bool
     file: Path | None
+    html: Path | None = None
 
 
 _OUTPUT_OPTIONS = {
     "as_json": Option(bool, "--json", "", "Print the whole answer as JSON.", False),
     "output_file": Option(Path | None, "-o --output", "OUT", "Also write the JSON to a file."),
+    "html": Option(Path | None, "--html", "OUT.html", "Also write the answer as a page: one file, read offline."),
 }
+
+
+def _read_output(values: dict[str, Any]) -> OutputOptions:
+    html = values["html"]
+    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+        raise UsageError("bad-value", f"{html}: pages are written as HTML", hint=f"for example {html}.html")
+    return OutputOptions(values["as_json"], values["output_file"], html)
+
 
 OUTPUT = OptionGroup(
     "output",
     option_parameters(_OUTPUT, _OUTPUT_OPTIONS),
-    lambda values: OutputOptions(values["as_json"], values["output_file"]),
+    _read_output,
 )
 """How an answer is printed."""
 

@@ -13,6 +13,7 @@ from foretrace.inputs.registry import open_input
 from foretrace.report.catalogue.hardware import print_item, show_json
 from foretrace.report.catalogue.show import find_hardware, is_hardware
 from foretrace.report.inventory import print_inventory
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -45,7 +46,7 @@ def command(
     given = given_paths(paths)
     if len(given) == 1 and is_hardware(given[0]):
         item = find_hardware(given[0])
-        emit(lambda: show_json(item), lambda: print_item(item), output)
+        emit(lambda: show_json(item), lambda: print_item(item), output, lambda: view_of(item))
         return
     inventory = open_input(given, options).inventory()
-    emit(inventory.to_dict, lambda: print_inventory(inventory), output)
+    emit(inventory.to_dict, lambda: print_inventory(inventory), output, lambda: view_of(inventory))

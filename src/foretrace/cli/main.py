@@ -34,6 +34,8 @@ COMMANDS: Final = {
     "network": "Show what a collective takes, how NCCL runs it, its bus bandwidth and what limits it.",
     "compare": "Compare a prediction with a measured step, or two predictions: the difference and its causes.",
     "explain": "Explain a run: what it waited for, for whom, and what to change.",
+    "report": "Write saved answers as one page to look at and to mail: a file that needs no network.",
+    "serve": "Serve a page on which everything can be asked; its address is printed.",
     "validate": "Predict measured runs, and show how far off the predictions are.",
     "generate": "Write a job as a SimAI/AICB workload, as Megatron rank traces, as a program, or as a launch script.",
     "init": "Write a job file to start from: the model, a plan, a cluster, every guess marked.",
@@ -55,6 +57,9 @@ OUTPUT_FOLDER: Final = "OUT_DIR"
 OUTPUT_BY_FORMAT: Final = "OUT|OUT_DIR"
 """Metavars of outputs that are folders, and of those that the command claims when it knows which they are."""
 
+_WORDS: Final = "foretrace.words"
+"""The words of the command line, among what click remembers of a command."""
+
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """The exception that click raises for a wrong command line; recent versions of typer carry a click of their own."""
 
@@ -68,6 +73,7 @@ class GroupedCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Reads the options; whether a file can be read or written is found where that is done, with our own errors."""
+        ctx.meta[_WORDS] = (ctx.info_name, *args)
         for param in self.params:
             kind: Any = param.type
             if hasattr(kind, "readable"):  # click's own check of paths
@@ -79,7 +85,7 @@ class GroupedCommand(TyperCommand):
         from foretrace.basics.file_registry import tracked_files
         from foretrace.basics.outputs import claim_output
 
-        with tracked_files() as files:
+        with tracked_files(ctx.meta.get(_WORDS, ())) as files:
             inputs: list[Any] = []
             for param in self.params:
                 value = ctx.params.get(param.name)

@@ -26,7 +26,12 @@ from foretrace.report.memory import MeasuredMemory, memory_json, memory_plot, pr
 from foretrace.simulation.relief import misfit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from foretrace.inputs.memory_snapshot import MemorySnapshot
+    from foretrace.readings.answer.answer import Answer
+    from foretrace.report.page.blocks import View
+    from foretrace.simulation.relief import Relief
 
 EXAMPLES = """Examples:
 
@@ -65,9 +70,16 @@ def command(
         lambda: memory_json(answer, relief, measured),
         lambda: print_memory(answer, measured=measured, relief=relief),
         output,
+        lambda: _page(answer, relief, measured),
     )
     if answer.memory is not None and not answer.memory.fits:
         fail_after_answer(misfit(answer, relief), output)
+
+
+def _page(answer: Answer, relief: Sequence[Relief] | None, measured: MeasuredMemory | None) -> View:
+    from foretrace.report.views.memory_answer import memory_view
+
+    return memory_view(answer, relief, measured)
 
 
 def _read_snapshot(path: Path) -> MemorySnapshot:

@@ -22,6 +22,7 @@ from foretrace.cli.groups import (
 from foretrace.hardware.changes import Change
 from foretrace.program.columns import Collective
 from foretrace.report.network import network_json, print_network, print_table, table_json, title_text
+from foretrace.report.views import view_of
 from foretrace.simulation.network.network import (
     WORD_BYTES,
     CollectiveQuestion,
@@ -107,6 +108,7 @@ def command(
         lambda: network_json(table.answers[0]) if single else table_json(table),
         lambda: print_network(table.answers[0]) if single else print_table(table),
         output,
+        lambda: view_of(table.answers[0] if single else table),
     )
     if table.interrupted:
         raise KeyboardInterrupt

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -30,11 +28,13 @@ from foretrace.cli.groups import (
 )
 from foretrace.cost.machine import Machine
 from foretrace.inputs.model.input import ModelInput
-from foretrace.inputs.model.options import plan_fields, plan_options
+from foretrace.inputs.model.options import plan_options
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
 from foretrace.inputs.registry import open_model
 from foretrace.report.plan import plan_json, print_plans
 from foretrace.report.plan_words import plan_text
+from foretrace.report.views import view_of
+from foretrace.search.plan_texts import plan_request
 from foretrace.search.planner.request import GIVEN_FIELDS, PlanRequest
 from foretrace.search.planner.result import PlanSearch
 from foretrace.workload.plan import Plan
@@ -53,10 +53,6 @@ EXPLAINED: Final = (
 _PLAN_PANEL: Final = "Plan (an option pins its axis or gives values: 8, or 1,2,4, or 1..16, or all)"
 _SEARCH_PANEL: Final = "Search"
 _NUMBERS: Final = "N"
-_SEVERAL: Final = re.compile(r",|\.\.")
-_WIDENED: Final = ("gbs", "seq_len", "precision", "cuda_graphs")
-"""Fields that a search does not vary unless several values are given."""
-_OFFLOAD: Final = {"offload_optimizer": "off", "offload_layers": "0", "offload_modules": "none"}
 _DAY_S: Final = 86400.0
 
 
@@ -211,12 +207,9 @@ def command(
     """Find the plan of a model that is predicted to be fastest, and which plans to measure first."""
     check_svg(picture)
     named = _named_model(model)
-    job = named.read_options({name: text for name, text in texts.items() if not _is_axis(name, text)})
-    axes = _axes({name: text for name, text in texts.items() if _is_axis(name, text)})
-    counts = _gpu_counts(texts["gpus"]) if _is_axis("gpus", texts.get("gpus", "")) else ()
-    request = PlanRequest(_given_plan(job, axes, counts, search.values["largest"]), axes, counts, **search.values)
-    result = _searched(job, machine.options.machine(job), request, launch)
-    result = replace(result, diagnostics=(*job.diagnostics, *_left_out(named), *result.diagnostics))
+    request = plan_request(named, texts, search.values)
+    result = _searched(named, machine.options.machine(named), request, launch)
+    result = replace(result, diagnostics=(*named.diagnostics, *_left_out(named), *result.diagnostics))
     if picture is not None and result.best is not None:
         from foretrace.report.plots.plan_front import plan_front_svg
 
@@ -224,9 +217,10 @@ def command(
         write_picture(picture, lambda: plan_front_svg(result, title), f"{len(result.front)} plans of the front")
     shown = _next_command(model, named, result, texts, machine.flags)
     emit(
-        lambda: plan_json(result, request),
-        lambda: print_plans(result, request, shown, with_launch=launch is not None),
+        lambda: plan_json(result),
+        lambda: print_plans(result, shown, with_launch=launch is not None),
         output,
+        lambda: view_of(result),
     )
     if result.search.stopped_by == "interrupt":
         raise KeyboardInterrupt
@@ -244,61 +238,6 @@ def _searched(job: ModelInput, machine: Machine, request: PlanRequest, framework
         raise
 
 
-def _is_axis(name: str, text: Any) -> bool:
-    """Says whether an option gives values of an axis; otherwise it is a fixed field of the plan."""
-    if name in (*_WIDENED, "gpus"):
-        return _SEVERAL.search(text) is not None
-    return name not in GIVEN_FIELDS
-
-
-def _axes(texts: dict[str, Any]) -> dict[str, str]:
-    """Returns the values of each axis as text, flags as `on` and `off`."""
-    axes: dict[str, str] = {}
-    for name, text in texts.items():
-        if name == "no_offload":
-            values = _OFFLOAD
-        elif name == "overlap":
-            values = {field: _switch(value) for field, value in plan_fields({"overlap": text}).items()}
-        elif name in _RECOMPUTED:
-            values = {"recompute": _RECOMPUTED[name](text)}
-        elif name == "gpus":
-            continue
-        else:
-            values = {name: _switch(text) if isinstance(text, bool) else text}
-        for twice in values.keys() & axes.keys():
-            problem = f"two options give values of {twice}, one of them {INPUT_OPTIONS[twice].flag}"
-            raise InputError("conflicting-values", problem, hint="leave out one of them")
-        axes |= values
-    return axes
-
-
-_RECOMPUTED: Final[dict[str, Callable[[str], str]]] = {
-    "recompute_modules": str.strip,
-    "recompute_layers": lambda text: ",".join(f"full:{count.strip()}" for count in text.split(",")),
-}
-"""Options that are values of the axis `recompute`: parts of a layer, or some layers of each stage."""
-
-
-def _gpu_counts(text: str) -> tuple[int, ...]:
-    """Reads sizes of a cluster: `512,768`, or `512..8192` for 512 and its doublings up to 8,192."""
-    from foretrace.search.planner.asked_axes import doublings
-
-    counts: set[int] = set()
-    for part in text.split(","):
-        low, dots, high = part.partition("..")
-        first = _gpu_count(low)
-        counts.update(doublings(first, _gpu_count(high)) if dots else (first,))
-    return tuple(sorted(counts))
-
-
-def _gpu_count(text: str) -> int:
-    return int(_number(parse_count, text.strip(), "--gpus"))
-
-
-def _switch(value: bool) -> str:
-    return "on" if value else "off"
-
-
 def _named_model(name: str) -> ModelInput:
     """Opens the model, with the fields of a plan that its file may have."""
     job = open_model(name)
@@ -306,19 +245,6 @@ def _named_model(name: str) -> ModelInput:
         problem = f"{job.title} is {job.noun}, which has no plan to search for"
         raise UsageError("option-not-for-input", problem, hint="name a model: foretrace list models")
     return job
-
-
-def _given_plan(job: ModelInput, axes: dict[str, str], gpu_counts: tuple[int, ...], largest: str | None) -> Plan:
-    """Returns the plan of the fixed fields; its GPUs are the most that are asked for."""
-    fields = {name: job.given(name) for name in GIVEN_FIELDS if job.given(name) is not None and name not in axes}
-    if gpu_counts:
-        fields["gpus"] = gpu_counts[-1]
-    if "gpus" not in fields:
-        raise UsageError("missing-argument", "on how many GPUs?", hint="for example --gpus 512")
-    if "gbs" not in fields and "gbs" not in axes and largest != "gbs":
-        problem = "plans can be compared for one batch only, and --gbs is not given"
-        raise UsageError("missing-argument", problem, hint="for example --gbs 1024")
-    return Plan(**fields)
 
 
 def _left_out(named: ModelInput) -> list[Diagnostic]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.api import simulate
-from foretrace.cli.emit import emit, write_files
+from foretrace.cli.emit import emit, page_of, write_files
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -60,4 +60,4 @@ def command(
         print_answer(answer)
         print_links()
 
-    emit(answer.to_dict, screen, output)
+    emit(answer.to_dict, screen, output, lambda: page_of(answer, question.machine))

@@ -18,6 +18,7 @@ from foretrace.compat.simai.tables import load_tables
 from foretrace.inputs.aicb.input import WorkloadInput
 from foretrace.readings.answer.answer import Answer
 from foretrace.report.simai import comparison_json, print_comparison
+from foretrace.report.views import view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def run_simai(
         lambda: comparison_json(comparison, explained=simai.explained),
         lambda: print_comparison(comparison, explained=simai.explained),
         output,
+        lambda: view_of(comparison),
     )
 
 

@@ -31,6 +31,7 @@ from foretrace.cli.groups import (
 )
 from foretrace.inputs.option_texts import flag_of
 from foretrace.report.sweep import print_sweep, sweep_csv, sweep_json, sweep_svg
+from foretrace.report.views import view_of
 from foretrace.search.axes import SweepAxis, read_axes
 from foretrace.search.scaling import Scaling, find_scaling
 from foretrace.search.sweep import OUT_OF_MEMORY, Run, Sweep, sweep
@@ -105,7 +106,7 @@ def command(
         write_text(csv, sweep_csv(result), "CSV file")
         wrote(csv, f"{len(result.outcomes)} rows")
     write_picture(plot, lambda: sweep_svg(result), f"{len(result.ran)} points")
-    emit(lambda: sweep_json(result), lambda: print_sweep(result), output)
+    emit(lambda: sweep_json(result), lambda: print_sweep(result), output, lambda: view_of(result))
     if result.interrupted:
         raise KeyboardInterrupt
     if not result.ran:

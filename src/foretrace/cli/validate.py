@@ -23,6 +23,7 @@ from foretrace.cli.groups import (
 from foretrace.inputs.option_texts import flag_of
 from foretrace.report.calibration import before_after_json, print_before_after
 from foretrace.report.validate import MAX_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
+from foretrace.report.views import view_of
 from foretrace.validate.calibrated import CalibratedValidation, validate_calibrated
 from foretrace.validate.results import Validation
 from foretrace.validate.training_runs import read_training_runs, runs_of_family
@@ -94,4 +95,4 @@ def _show(validation: Validation, both: CalibratedValidation | None, output: Out
             if both is not None:
                 print_before_after(both)
 
-    emit(result, screen, output)
+    emit(result, screen, output, lambda: view_of(validation if both is None else both))

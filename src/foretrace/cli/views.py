@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.cli.emit import emit, write_picture
@@ -13,6 +14,10 @@ from foretrace.inputs.base import Input
 from foretrace.inputs.profiler_table.input import ProfilerTableInput
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.report.views import view_of
+
+if TYPE_CHECKING:
+    from foretrace.report.page.blocks import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,12 @@ def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: Outpu
         else:
             print_view(trace, question.view, question.op)
 
-    emit(lambda: profiler_trace_json(trace, question.view, question.op), screen, output)
+    def view() -> View:
+        from foretrace.report.views.profiler_trace import profiler_trace_view
+
+        return profiler_trace_view(trace, question.view, question.op)
+
+    emit(lambda: profiler_trace_json(trace, question.view, question.op), screen, output, view)
 
 
 def _read(job: Input, question: TraceQuestion) -> ProfilerTrace:
@@ -82,7 +92,7 @@ def _explain_diff(traces: Sequence[ProfilerTrace], question: TraceQuestion, outp
 
     before, after = traces
     difference = before.diff(after)
-    emit(lambda: diff_json(difference), lambda: print_diff(difference), output)
+    emit(lambda: diff_json(difference), lambda: print_diff(difference), output, lambda: view_of(difference))
 
 
 def explain_table(job: ProfilerTableInput, output: OutputOptions) -> None:
@@ -91,4 +101,15 @@ def explain_table(job: ProfilerTableInput, output: OutputOptions) -> None:
     from foretrace.report.profiler_table import explanations_json, print_explanations
 
     explanations = explain_tables(job.tables)
-    emit(lambda: explanations_json(explanations), lambda: print_explanations(explanations, Path(job.title)), output)
+
+    def view() -> View:
+        from foretrace.report.views.profiler_table import profiler_tables_view
+
+        return profiler_tables_view(explanations, Path(job.title).name)
+
+    emit(
+        lambda: explanations_json(explanations),
+        lambda: print_explanations(explanations, Path(job.title)),
+        output,
+        view,
+    )

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.cli.explain import View
+from foretrace.cli.explain import TraceView
 from kineto_files import document, kernel, span, write
 from shared_files import ROOT
 
@@ -82,8 +82,8 @@ def test_names_are_shown_and_never_obeyed(tmp_path: Path) -> None:
         assert not {"\x1b", "\a", "\u202e"} & set(shown)
 
 
-@pytest.mark.parametrize("view", [one for one in View if one is not View.DIFF])
-def test_every_question_has_a_screen_and_json(tmp_path: Path, view: View) -> None:
+@pytest.mark.parametrize("view", [one for one in TraceView if one is not TraceView.DIFF])
+def test_every_question_has_a_screen_and_json(tmp_path: Path, view: TraceView) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()
     for rank in range(2):

@@ -8,8 +8,8 @@ import pytest
 
 from foretrace.basics.errors import ForetraceError
 from foretrace.basics.mesh import Mesh
-from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 from foretrace.inputs.option_texts import read_number_list, read_numbers, read_routing, read_steps, read_whole_number
+from foretrace.readings.scenario_texts import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 from foretrace.search.axes import parse_axis, read_axes
 
 HOSTILE = ("9" * 5000, "nan", "inf", "1e400", "-1", "٣", "0x10", "∞", "a" * 100_000, "x y " * 5000, "{}", "%s", "=")

@@ -41,7 +41,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
         assert model.name == "llama3-70b" and machine.cluster is not None
         progress.begin("simulating", 2)
         progress.reach(1, best="9.41 s")
-        return answer(request)
+        return replace(answer(request), request=request)
 
     monkeypatch.setitem(sys.modules, "foretrace.search.planner.search", SimpleNamespace(search_plans=search_plans))
 

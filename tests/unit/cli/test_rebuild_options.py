@@ -3,11 +3,11 @@
 import pytest
 
 from foretrace.basics.errors import UsageError
-from foretrace.cli.factors import read_what_ifs
 from foretrace.cli.groups import SCENARIO
 from foretrace.inputs.option_texts import read_sizes, read_steps, split_what_ifs
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
+from foretrace.readings.scenario_texts import read_what_ifs
 
 
 def read_rebuilds(texts):
