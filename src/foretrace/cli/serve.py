@@ -1,0 +1,92 @@
+"""`foretrace serve`: serve a page on which everything can be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.units import parse_bytes, parse_time
+
+EXAMPLES = """Examples:
+
+foretrace serve
+
+foretrace serve --port 0 --workers 2 --state /tmp/foretrace-state --no-open
+
+Ctrl-C ends it with exit code 0; answers that are finished are kept."""
+
+_HINT = 'pip install "foretrace[server]"'
+_MAX_PORT = 65535
+
+
+def command(
+    host: Annotated[
+        str, typer.Option("--host", metavar="NAME", help="Who can reach it; another than this machine needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="0 takes one that is free.")] = 8023,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes that compute; one for each CPU.", show_default=False),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Where answers and uploads are kept: ~/.local/state/foretrace.",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Answers that are kept; older ones go.")] = 2000,
+    max_upload: Annotated[
+        str, typer.Option("--max-upload", metavar="SIZE", help="The largest file that can be uploaded.")
+    ] = "256MiB",
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="What each process may take.")] = "4GiB",
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", metavar="TIME", help="How long a job may take, searches not counted.")
+    ] = "60s",
+    open_page: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default=False)
+    ] = None,
+) -> None:
+    """Serve a page on which models, plans and files are asked about; its address is printed."""
+    try:
+        from foretrace.server.app import ServerSettings
+        from foretrace.server.run import MAX_WORKERS, RunOptions, run_server, state_folder, usual_workers
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "foretrace":
+            raise
+        problem = f"the server needs {error.name}, which is not installed here"
+        raise UsageError("missing-package", problem, hint=_HINT) from None
+    count = usual_workers() if workers is None else _within("--workers", workers, 1, MAX_WORKERS)
+    settings = ServerSettings(
+        state_folder() if state is None else state,
+        count,
+        int(_positive(parse_bytes, max_upload, "--max-upload")),
+        float(_positive(parse_time, time_limit, "--time-limit")),
+        _within("--keep", keep, 1, 1_000_000),
+    )
+    memory_bytes = int(_positive(parse_bytes, memory, "--memory"))
+    run_server(
+        RunOptions(host, _within("--port", port, 0, _MAX_PORT), settings, memory_bytes, bool(open_page)),
+        lambda url: print(url, flush=True),
+    )
+
+
+def _within(flag: str, number: int, least: int, most: int) -> int:
+    if not least <= number <= most:
+        raise UsageError("out-of-range", f"{flag} {number}: expected a number from {least} to {most:,}")
+    return number
+
+
+def _positive(parse: Any, text: str, flag: str) -> float:
+    try:
+        amount: float = parse(text, where=flag)
+    except InputError as error:
+        raise UsageError.of(error) from None
+    if amount <= 0:
+        raise UsageError("out-of-range", f"{flag} {text}: expected more than nothing")
+    return amount

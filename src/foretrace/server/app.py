@@ -1,0 +1,310 @@
+"""The addresses of the server: which function answers which request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mimetypes
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.report.page.document import style_sheet
+from foretrace.server.errors import error_dict, status_of, unknown_id
+from foretrace.server.guard import Address, Guard, needed_owner, with_owner
+from foretrace.server.jobs import JobBoard
+from foretrace.server.pool import WorkerPool
+from foretrace.server.processes import return_memory
+from foretrace.server.questions import WebQuestion, read_id, read_object
+from foretrace.server.start import fields_of_kind, start_page
+from foretrace.server.store import StateThread, Store, StoredAnswer, new_id
+from foretrace.server.uploads import MAX_FILES, Uploads
+
+MAX_BODY_BYTES: Final = 64 << 10
+BODY_S: Final = 20.0
+"""Seconds in which the body of a question must have come."""
+CLEAN_UP_S: Final = 30.0
+
+_ENDINGS: Final = {
+    "json": ("json", "application/json"),
+    "report": ("html", "text/html; charset=utf-8"),
+    "perfetto": ("pftrace", "application/octet-stream"),
+    "saved": ("answer", "application/octet-stream"),
+    "launch": ("sh", "text/plain; charset=utf-8"),
+}
+"""How downloads end, and what they are, by their format."""
+
+_TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server is run.
+
+    Attributes:
+        state: The folder of its answers and uploads.
+        workers: How many processes compute.
+        upload_bytes: The size of an uploaded file at most.
+        limit_s: Seconds that a job may take.
+        keep: Answers that are kept.
+    """
+
+    state: Path
+    workers: int
+    upload_bytes: int
+    limit_s: float
+    keep: int = 2000
+
+
+class WebServer:
+    """Answers requests with the help of a pool of workers and a store.
+
+    Args:
+        settings: How it is run.
+        store: The database of its state folder.
+        pool: The workers.
+    """
+
+    def __init__(self, settings: ServerSettings, store: Store, pool: WorkerPool) -> None:
+        self._settings, self._pool = settings, pool
+        self._state = StateThread(store)
+        self._uploads = Uploads(self._state, settings.state / "uploads", settings.upload_bytes)
+        self._uploads.load()
+        self._downloads = _emptied(settings.state / "downloads")
+        self._board = JobBoard(pool, self._state, self._uploads, settings.limit_s)
+        self._files = web_files()
+
+    def app(self, address: Address) -> Starlette:
+        """Returns the application that answers at an address."""
+        routes = [
+            Route("/", self._page),
+            Route("/web/{name}", self._file),
+            Route("/api/start", self._start),
+            Route("/api/jobs", _checked(self._begin), methods=["POST"]),
+            Route("/api/jobs/{job}/events", _checked(self._events)),
+            Route("/api/jobs/{job}/cancel", _checked(self._cancel), methods=["POST"]),
+            Route("/api/uploads", _checked(self._begin_upload), methods=["POST"]),
+            Route("/api/uploads/{upload}/open", _checked(self._open_upload), methods=["POST"]),
+            Route("/api/uploads/{upload}/{number:int}", _checked(self._upload), methods=["PUT"]),
+            Route("/api/history", _checked(self._history)),
+            Route("/api/answers/{answer}", _checked(self._answer)),
+            Route("/api/answers/{answer}", _checked(self._delete), methods=["DELETE"]),
+            Route("/api/answers/{answer}/{format}", _checked(self._download)),
+        ]
+        handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: _defect}
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(Guard, address=address)],
+            exception_handlers=handlers,
+            lifespan=self._life,
+        )
+
+    @asynccontextmanager
+    async def _life(self, _: Starlette) -> AsyncIterator[None]:
+        self._pool.start()
+        cleaning = asyncio.create_task(self._clean_up())
+        yield
+        cleaning.cancel()
+        self._pool.close()
+        self._state.close()
+
+    async def _clean_up(self) -> None:
+        """Removes uploads that nobody needs any more, and returns memory, now and then."""
+        while True:
+            await asyncio.sleep(CLEAN_UP_S)
+            return_memory()
+            with suppress(ForetraceError):
+                await self._uploads.remove_unused()
+
+    async def _page(self, request: Request) -> Response:
+        content, kind = self._files["index.html"]
+        return with_owner(request, Response(content, media_type=kind))
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._files or name == "index.html":
+            raise HTTPException(404)
+        content, kind = self._files[name]
+        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+
+    async def _start(self, _: Request) -> Response:
+        return JSONResponse(start_page(self._settings.upload_bytes, MAX_FILES))
+
+    async def _begin(self, request: Request) -> Response:
+        values = await _body(request)
+        replaces = values.pop("replaces", None) if isinstance(values, dict) else None
+        before = None if replaces is None else read_id(replaces, "replaces")
+        job = await self._board.begin(needed_owner(request), WebQuestion.read(values), before)
+        return JSONResponse({"job": job.id})
+
+    async def _events(self, request: Request) -> Response:
+        job = self._board.job(request.path_params["job"], needed_owner(request))
+        return StreamingResponse(self._board.follow(job), media_type="text/event-stream")
+
+    async def _cancel(self, request: Request) -> Response:
+        self._board.cancel(self._board.job(request.path_params["job"], needed_owner(request)))
+        return JSONResponse({})
+
+    async def _begin_upload(self, request: Request) -> Response:
+        fields = read_object(await _body(request), "the upload", ("names",))
+        names = fields.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InputError("bad-value", "expected a list of names", where="names")
+        return JSONResponse({"upload": self._uploads.begin(needed_owner(request), names).id})
+
+    async def _upload(self, request: Request) -> Response:
+        name, number = request.path_params["upload"], request.path_params["number"]
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isascii() and length.isdecimal() else None
+        await self._uploads.write(name, needed_owner(request), number, request.stream(), size)
+        return JSONResponse({})
+
+    async def _open_upload(self, request: Request) -> Response:
+        name, owner = request.path_params["upload"], needed_owner(request)
+        if self._uploads.of(name).owner != owner:
+            raise unknown_id("upload", name)
+        try:
+            description = await self._board.inspect(owner, name)
+        except ForetraceError as error:
+            status = status_of(error)
+            return _error(error, 422 if status in (400, 413) else status)
+        return JSONResponse({"upload": name, **description, "fields": fields_of_kind(description["kind"])})
+
+    async def _history(self, request: Request) -> Response:
+        answers = await self._state.call(self._state.store.history, needed_owner(request))
+        return JSONResponse({"answers": answers})
+
+    async def _answer(self, request: Request) -> Response:
+        answer = await self._stored(request)
+        return JSONResponse(
+            {
+                "answer": answer.id,
+                "html": answer.html,
+                "summary": answer.summary,
+                "question": answer.question,
+                "command": answer.command,
+                "downloads": list(answer.downloads),
+                "at": answer.created_s,
+            }
+        )
+
+    async def _stored(self, request: Request) -> StoredAnswer:
+        needed_owner(request)
+        return await self._state.call(self._state.store.answer, request.path_params["answer"])
+
+    async def _delete(self, request: Request) -> Response:
+        await self._state.call(self._state.store.delete_answer, request.path_params["answer"], needed_owner(request))
+        return JSONResponse({})
+
+    async def _download(self, request: Request) -> Response:
+        answer, kind = await self._stored(request), request.path_params["format"]
+        if kind not in _ENDINGS or kind not in answer.downloads:
+            raise unknown_id("download", kind)
+        ending, media_type = _ENDINGS[kind]
+        headers = {
+            "content-disposition": f'attachment; filename="{_file_stem(answer)}.{ending}"',
+            "content-security-policy": "sandbox; default-src 'none'",
+        }
+        if kind == "json" and answer.result is not None:
+            return Response(answer.result, media_type=media_type, headers=headers)
+        path = self._downloads / f"{new_id()}.{ending}"
+        try:
+            await self._board.export(needed_owner(request), answer, kind, str(path))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        removal = BackgroundTask(path.unlink, missing_ok=True)
+        return FileResponse(path, media_type=media_type, headers=headers, background=removal)
+
+
+def web_files() -> dict[str, tuple[bytes, str]]:
+    """Returns all files that pages load, with their types, by name. No request ever reaches the file system."""
+    contents: dict[str, tuple[bytes, str]] = {}
+    for package in ("foretrace.report", "foretrace.server"):
+        for entry in files(package).joinpath("web").iterdir():
+            kind = _TYPES.get(Path(entry.name).suffix) or mimetypes.guess_type(entry.name)[0]
+            if entry.is_file() and kind is not None and not entry.name.endswith((".py", ".pyc", ".d.ts")):
+                contents[entry.name] = entry.read_bytes(), kind
+    contents["style.css"] = style_sheet().encode(), _TYPES[".css"]
+    return contents
+
+
+def _emptied(folder: Path) -> Path:
+    """Returns a folder for files that are about to be sent, without what an earlier server left there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink(missing_ok=True)
+    return folder
+
+
+def _file_stem(answer: StoredAnswer) -> str:
+    """Returns the name of a download: letters, digits and hyphens of its title."""
+    title = re.sub(r"[^A-Za-z0-9]+", "-", str(answer.summary.get("title", "")))[:60].strip("-").lower()
+    return title or "answer"
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def _checked(endpoint: Endpoint) -> Endpoint:
+    """Returns an endpoint that answers an error of Foretrace as JSON with the status of its code."""
+
+    async def run(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ForetraceError as error:
+            return _error(error, status_of(error))
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    return run
+
+
+def _error(error: ForetraceError, status: int) -> Response:
+    # A body that was not read would be taken for the next request.
+    headers = {"connection": "close"} if status == 413 else None
+    return JSONResponse({"error": error_dict(error)}, status, headers)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = "unknown-id" if error.status_code == 404 else "request-refused"
+    return _error(InputError(code, "there is nothing at this address"), error.status_code)
+
+
+async def _defect(_: Request, error: Exception) -> Response:
+    return _error(InputError("internal-error", f"a defect of the server: {type(error).__name__}"), 500)
+
+
+async def _body(request: Request) -> Any:
+    """Returns the JSON of a request. Raises InputError where it is too long, too slow, or not JSON."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise InputError("input-too-large", f"the question is longer than {MAX_BODY_BYTES:,} bytes")
+    except TimeoutError:
+        raise InputError("gave-up", f"the question has not come within {BODY_S:g} s") from None
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise InputError("bad-syntax", "the body is not JSON", hint='{"ask": "step", "input": …}') from None
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(word)

@@ -1,0 +1,245 @@
+"""What becomes of a question: its stages, the events that a page follows, and the answer that is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from foretrace.basics.errors import ForetraceError, InputError, UsageError
+from foretrace.server.errors import error_dict, unknown_id
+from foretrace.server.examples import example_of
+from foretrace.server.pool import PoolTask, TaskKind, WorkerPool
+from foretrace.server.questions import WebQuestion
+from foretrace.server.store import StateThread, StoredAnswer, new_id, now_s
+from foretrace.server.uploads import Uploads
+
+MAX_FINISHED: Final = 60
+"""Finished jobs whose events can still be read."""
+KEPT_S: Final = 120.0
+"""Seconds that they can be read."""
+LEFT_S: Final = 5.0
+"""Seconds after which a job ends that nobody follows any more: a page that reconnects comes back sooner."""
+SILENCE_S: Final = 15.0
+"""Seconds without an event after which a comment is sent, so that nobody takes the connection for dead."""
+
+_LAST: Final = ("answer", "failed", "cancelled")
+_REPLACED: Final = ("queued", "progress", "front")
+"""Events of which only the latest is worth reading."""
+
+
+@dataclass(eq=False, slots=True)
+class WebJob:
+    """A question that is being answered, or was, and its events."""
+
+    id: str
+    owner: str
+    question: WebQuestion
+    task: PoolTask | None = None
+    is_cancelled: bool = False
+    listeners: int = 0
+    ended_s: float | None = None
+    events: list[tuple[int, str, str]] = field(default_factory=list)
+    """The number, name and JSON of each event."""
+    _count: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, name: str, values: dict[str, Any]) -> None:
+        """Adds an event; who follows the job gets it."""
+        if self.ended_s is not None:
+            return
+        if name in _REPLACED:
+            self.events = [event for event in self.events if event[1] != name]
+        self._count += 1
+        self.events.append((self._count, name, json.dumps(values)))
+        if name in _LAST:
+            self.ended_s = now_s()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self) -> AsyncIterator[str]:
+        """Yields the events as a stream has them, from the first; the last one ends it."""
+        seen = 0
+        while True:
+            changed = self._changed
+            for number, name, values in [event for event in self.events if event[0] > seen]:
+                seen = number
+                yield f"event: {name}\ndata: {values}\n\n"
+                if name in _LAST:
+                    return
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await changed.wait()
+            except TimeoutError:
+                yield ": still here\n\n"
+
+
+class JobBoard:
+    """All jobs of a server.
+
+    Args:
+        pool: The workers.
+        state: The database that keeps answers.
+        uploads: The files that questions may be about.
+        limit_s: Seconds that a task may take.
+    """
+
+    def __init__(self, pool: WorkerPool, state: StateThread, uploads: Uploads, limit_s: float) -> None:
+        self._pool, self._state, self._uploads, self._limit_s = pool, state, uploads, limit_s
+        self._jobs: dict[str, WebJob] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def begin(self, owner: str, question: WebQuestion, replaces: str | None = None) -> WebJob:
+        """Begins to answer a question.
+
+        Args:
+            owner: Who asks.
+            question: The question.
+            replaces: A job of the same owner whose answer nobody waits for any more.
+
+        Raises:
+            InputError: Something that the question names is not there, or too many jobs wait.
+        """
+        self._forget()
+        before = None if replaces is None else self._jobs.get(replaces)
+        if before is not None and before.owner == owner and before.question.ask != "plan":
+            self.cancel(before)
+        asked = await self._asked(question)
+        kind: TaskKind = "quick" if question.ask == "step" else _kind_of(question)
+        job = WebJob(new_id(), owner, question)
+        self._jobs[job.id] = job
+        try:
+            job.task = self._submitted(job, kind, asked)
+        except InputError:
+            del self._jobs[job.id]
+            raise
+        running = asyncio.create_task(self._run(job, asked))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return job
+
+    def job(self, name: str, owner: str) -> WebJob:
+        """Returns a job of an owner. Raises InputError where there is none of this id."""
+        job = self._jobs.get(name)
+        if job is None or job.owner != owner:
+            raise unknown_id("job", name)
+        return job
+
+    def cancel(self, job: WebJob) -> None:
+        """Ends a job; a search returns what it has."""
+        if job.ended_s is None and not job.is_cancelled:
+            job.is_cancelled = True
+            if job.task is not None:
+                self._pool.cancel(job.task)
+
+    async def follow(self, job: WebJob) -> AsyncIterator[str]:
+        """Yields the events of a job. A step that nobody follows any more is not worked on any longer."""
+        job.listeners += 1
+        try:
+            async for text in job.follow():
+                yield text
+        finally:
+            job.listeners -= 1
+            if not job.listeners and job.ended_s is None and job.question.ask != "plan":
+                asyncio.get_running_loop().call_later(LEFT_S, self._leave, job)
+
+    def _leave(self, job: WebJob) -> None:
+        if not job.listeners:
+            self.cancel(job)
+
+    async def inspect(self, owner: str, upload: str) -> dict[str, Any]:
+        """Opens an upload and returns what it is. Raises ForetraceError where it cannot be read."""
+        question = WebQuestion("step", "upload", (upload,))
+        message = await self._asked(question)
+        task = PoolTask("open", message, owner, self._limit_s, lambda *_: None)
+        self._pool.submit(task)
+        description = await task.result
+        await self._uploads.keep(upload)
+        return description
+
+    async def export(self, owner: str, answer: StoredAnswer, kind: str, path: str) -> None:
+        """Writes a download of an answer to a file. Raises ForetraceError where there is none."""
+        message = await self._asked(WebQuestion.read(answer.question))
+        task = PoolTask("export", {**message, "format": kind, "output": path}, owner, self._limit_s, lambda *_: None)
+        self._pool.submit(task)
+        await task.result
+
+    def _submitted(
+        self, job: WebJob, kind: TaskKind, message: dict[str, Any], *, is_follow_up: bool = False
+    ) -> PoolTask:
+        limit_s = self._limit_s + (job.question.search_s if kind == "plan" else 0.0)
+
+        def watch(event: str, values: dict[str, Any]) -> None:
+            job.add(event, {key: value for key, value in values.items() if key not in ("number", "event")})
+
+        task = PoolTask(kind, message, job.owner, limit_s, watch)
+        self._pool.submit(task, is_follow_up=is_follow_up)
+        return task
+
+    async def _run(self, job: WebJob, message: dict[str, Any]) -> None:
+        """Waits for the stages of a job, keeps its answer, and reports each."""
+        assert job.task is not None
+        try:
+            result = await job.task.result
+            if job.task.kind == "quick":
+                job.add("quick", result)
+                if job.is_cancelled:
+                    raise InputError("interrupted", "cancelled")
+                job.task = self._submitted(job, "full", message, is_follow_up=True)
+                result = await job.task.result
+            answer = StoredAnswer(
+                new_id(),
+                job.owner,
+                now_s(),
+                job.question.to_dict(),
+                result["summary"],
+                result["command"],
+                tuple(result["downloads"]),
+                result["html"],
+                result["json"],
+            )
+            await self._state.call(self._state.store.add_answer, answer)
+            values = {name: result[name] for name in ("html", "summary", "command", "downloads")}
+            job.add("answer", {"answer": answer.id, **values})
+        except ForetraceError as error:
+            is_wish = error.code == "interrupted" and job.is_cancelled
+            job.add("cancelled", {}) if is_wish else job.add("failed", error_dict(error))
+        except Exception as error:
+            failure = InputError("internal-error", f"a defect of the server: {type(error).__name__}")
+            job.add("failed", error_dict(failure))
+            raise
+        finally:
+            job.task = None  # which holds the result a second time
+
+    async def _asked(self, question: WebQuestion) -> dict[str, Any]:
+        """Returns the part of a message to a worker that says what is asked, and where the files are."""
+        questions = [question]
+        if question.ask == "compare":
+            answers = [await self._state.call(self._state.store.answer, name) for name in question.names]
+            questions = [WebQuestion.read(answer.question) for answer in answers]
+            if any(other.ask in ("compare", "plan") for other in questions):
+                problem = "only answers about one step can be compared"
+                raise UsageError("nothing-to-do", problem, where="answers", hint="open a plan of the search first")
+        return {
+            "questions": [other.to_dict() for other in questions],
+            "places": [self._place(other) for other in questions],
+        }
+
+    def _place(self, question: WebQuestion) -> dict[str, Any]:
+        if question.source == "example":
+            return {"example": example_of(question.names[0]).path}
+        return self._uploads.place(question.names[0]) if question.source == "upload" else {}
+
+    def _forget(self) -> None:
+        """Forgets jobs that ended long ago, or before many others."""
+        ended = [job for job in self._jobs.values() if job.ended_s is not None]
+        for number, job in enumerate(ended):
+            assert job.ended_s is not None
+            if number < len(ended) - MAX_FINISHED or job.ended_s < now_s() - KEPT_S:
+                del self._jobs[job.id]
+
+
+def _kind_of(question: WebQuestion) -> TaskKind:
+    return {"plan": "plan", "compare": "compare"}.get(question.ask, "full")  # type: ignore[return-value]

@@ -1,0 +1,254 @@
+"""Reads and checks what a page asks: `WebQuestion`, and the names and texts that it may hold.
+
+A question is JSON that anybody may have written. Its structure is checked here, strictly: types, keys, lengths, and
+names of models, clusters and GPUs, which are those of presets and never paths. The texts of options are read where they
+are read for the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from foretrace.basics.errors import InputError, did_you_mean, shown_value
+from foretrace.hardware.presets import PRESETS
+from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
+from foretrace.models import presets as model_presets
+from foretrace.server.examples import example_of
+
+Ask = Literal["step", "plan", "explain", "compare"]
+"""What is asked about an input: its step, its best plan, why it takes as long as it does; or two answers compared."""
+
+MAX_TEXT: Final = 500
+MAX_LIST: Final = 32
+MAX_SEARCH_S: Final = 600.0
+SEARCH_S: Final = 60.0
+"""Seconds that a search may simulate, where a question does not say."""
+
+ID_LENGTH: Final = 22
+"""Characters of an id: 128 random bits in base64."""
+
+Value = str | bool | tuple[str, ...]
+Pairs = tuple[tuple[str, Value], ...]
+
+_CHOICES: Final = {
+    "network": ("analytic", "flow"),
+    "prices": ("best", "model", "roofline"),
+    "objective": ("step", "tokens", "cost", "memory", "pareto"),
+}
+_MACHINE: Final = ("cluster", "network", "prices", "domain_gpus", "overlap_cost")
+_SCENARIO: Final = ("what_if", "straggler", "slow_link", "jitter", "steady")
+_SEARCH: Final = ("objective", "axes", "time_s")
+_QUESTION: Final = ("ask", "input", "options", "machine", "scenario", "search", "answers")
+
+
+@dataclass(frozen=True, slots=True)
+class WebQuestion:
+    """A question as a page asks it, checked.
+
+    Attributes:
+        ask: What is asked.
+        source: What kind of input it is about: `model`, `example`, `upload`, or `answers` of a comparison.
+        names: The name or id of the input; the ids of both answers of a comparison.
+        options: Options of the input by their names in `INPUT_OPTIONS`: texts, or whether a flag is set.
+        machine: Options of the machine by name.
+        scenario: Options of the scenario by name.
+        axes: Texts of the axes of a search.
+        objective: What the best plan of a search is best in.
+        search_s: Seconds that a search may take.
+    """
+
+    ask: Ask
+    source: Literal["model", "example", "upload", "answers"]
+    names: tuple[str, ...]
+    options: Pairs = ()
+    machine: Pairs = ()
+    scenario: Pairs = ()
+    axes: tuple[tuple[str, str], ...] = ()
+    objective: str = "step"
+    search_s: float = SEARCH_S
+
+    @classmethod
+    def read(cls, values: object) -> WebQuestion:
+        """Reads a question from JSON. Raises InputError where it is not one."""
+        fields = read_object(values, "the question", _QUESTION)
+        ask = _choice(fields.get("ask", "step"), "ask", get_args(Ask))
+        if ask == "compare":
+            return cls("compare", "answers", _answers(fields))
+        if "answers" in fields:
+            raise InputError("unknown-field", "only a comparison names answers", where="answers")
+        source, name = _input(fields.get("input"))
+        if ask == "plan" and source != "model":
+            raise InputError("bad-value", "only a model has a plan to search for", where="ask", hint="name a model")
+        search = read_object(fields.get("search", {}), "search", _SEARCH)
+        if search and ask != "plan":
+            raise InputError("unknown-field", "only a plan is searched for", where="search")
+        return cls(
+            ask,  # type: ignore[arg-type]
+            source,
+            (name,),
+            _options(fields.get("options", {})),
+            _machine(fields.get("machine", {})),
+            _scenario(fields.get("scenario", {})),
+            _axes(search.get("axes", {})),
+            _choice(search.get("objective", "step"), "search.objective", _CHOICES["objective"]),
+            _seconds(search.get("time_s", SEARCH_S)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the question as JSON has it; `read` reads it again."""
+        if self.ask == "compare":
+            return {"ask": "compare", "answers": list(self.names)}
+        question: dict[str, Any] = {"ask": self.ask, "input": {self.source: self.names[0]}}
+        for name, pairs in (("options", self.options), ("machine", self.machine), ("scenario", self.scenario)):
+            if pairs:
+                question[name] = {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
+        if self.ask == "plan":
+            question["search"] = {"objective": self.objective, "axes": dict(self.axes), "time_s": self.search_s}
+        return question
+
+    @property
+    def text(self) -> str:
+        """The question as one line of JSON: two questions are the same if their lines are."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+
+def read_object(values: object, place: str, known: Iterable[str]) -> dict[str, Any]:
+    """Returns a JSON object whose keys are all known. Raises InputError where it is something else."""
+    names = tuple(known)
+    if not isinstance(values, Mapping):
+        raise InputError("bad-value", f"{place} is {shown_value(values)}", hint="expected a JSON object")
+    for name in values:
+        if name not in names:
+            near = did_you_mean(str(name), names)
+            hint = f"known: {', '.join(names[:MAX_LIST])}"
+            raise InputError("unknown-field", f"{shown_value(name)} is not known{near}", where=place, hint=hint)
+    return dict(values)
+
+
+def read_text(value: object, place: str) -> str:
+    """Returns a text of bearable length. Raises InputError where it is something else."""
+    if not isinstance(value, str):
+        raise InputError("bad-value", f"expected a text, not {shown_value(value)}", where=place)
+    if len(value) > MAX_TEXT or "\0" in value:
+        raise InputError("bad-value", f"the text is longer than {MAX_TEXT} characters", where=place)
+    return value
+
+
+def read_texts(values: object, place: str) -> tuple[str, ...]:
+    """Returns a list of texts. Raises InputError where it is something else."""
+    if not isinstance(values, list) or len(values) > MAX_LIST:
+        raise InputError("bad-value", f"expected a list of up to {MAX_LIST} texts", where=place)
+    return tuple(read_text(value, place) for value in values)
+
+
+def read_id(value: object, place: str) -> str:
+    """Returns the id of an answer or upload. Raises InputError where it cannot be one."""
+    text = read_text(value, place)
+    if len(text) != ID_LENGTH or not all(sign.isascii() and (sign.isalnum() or sign in "-_") for sign in text):
+        raise InputError("bad-value", f"{shown_value(text)} is not an id", where=place)
+    return text
+
+
+def _choice(value: object, place: str, known: tuple[str, ...]) -> str:
+    text = read_text(value, place)
+    if text not in known:
+        problem = f"{shown_value(text)} is not known{did_you_mean(text, known)}"
+        raise InputError("unknown-name", problem, where=place, hint=f"known: {', '.join(known)}")
+    return text
+
+
+def _flag(value: object, place: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError("bad-value", f"expected true or false, not {shown_value(value)}", where=place)
+    return value
+
+
+def _answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    read_object(fields, "the question", ("ask", "answers"))
+    answers = read_texts(fields.get("answers"), "answers")
+    if len(answers) != 2:
+        raise InputError("bad-value", f"{len(answers)} answers are named, not two", where="answers")
+    return tuple(read_id(name, "answers") for name in answers)
+
+
+def _input(value: object) -> tuple[Literal["model", "example", "upload"], str]:
+    if value is None:
+        raise InputError("missing-field", "a question has an input", where="input", hint='{"model": "llama3-70b"}')
+    fields = read_object(value, "input", ("model", "example", "upload"))
+    if len(fields) != 1:
+        raise InputError("bad-value", "expected one of model, example and upload", where="input")
+    if "model" in fields:
+        return "model", model_presets.model(read_text(fields["model"], "input.model"), where="input.model").name
+    if "example" in fields:
+        return "example", example_of(read_text(fields["example"], "input.example")).id
+    return "upload", read_id(fields["upload"], "input.upload")
+
+
+def _options(values: object) -> Pairs:
+    options = read_object(values, "options", INPUT_OPTIONS)
+    return tuple(sorted((name, _option(name, INPUT_OPTIONS[name], value)) for name, value in options.items()))
+
+
+def _option(name: str, option: OptionText, value: object) -> Value:
+    place = f"options.{name}"
+    if not option.metavar:
+        return _flag(value, place)
+    return read_texts(value, place) if option.repeated else read_text(value, place)
+
+
+def _machine(values: object) -> Pairs:
+    machine = read_object(values, "machine", _MACHINE)
+    pairs: dict[str, Value] = {}
+    for name, value in machine.items():
+        place = f"machine.{name}"
+        if name == "overlap_cost":
+            pairs[name] = _flag(value, place)
+        elif name == "cluster":
+            pairs[name] = PRESETS.cluster(read_text(value, place), where=place).name
+        elif name in _CHOICES:
+            pairs[name] = _choice(value, place, _CHOICES[name])
+        else:
+            pairs[name] = read_text(value, place)
+    return tuple(sorted(pairs.items()))
+
+
+def _scenario(values: object) -> Pairs:
+    scenario = read_object(values, "scenario", _SCENARIO)
+    pairs: dict[str, Value] = {}
+    for name, value in scenario.items():
+        place = f"scenario.{name}"
+        if value is None or value == []:
+            continue
+        if name == "steady":
+            pairs[name] = _flag(value, place)
+        elif name == "jitter":
+            pairs[name] = read_text(value, place)
+        else:
+            pairs[name] = read_texts(value, place)
+    for text in pairs.get("what_if", ()):  # type: ignore[union-attr]
+        _check_what_if(text)
+    return tuple(sorted(pairs.items()))
+
+
+def _check_what_if(text: str) -> None:
+    """Raises an error where a what-if names a cluster or GPU that is not a preset, such as a file."""
+    what, _, value = (part.strip() for part in text.partition("="))
+    if what == "cluster":
+        PRESETS.cluster(value, where="scenario.what_if")
+    elif what == "gpu":
+        PRESETS.gpu(value, where="scenario.what_if")
+
+
+def _axes(values: object) -> tuple[tuple[str, str], ...]:
+    axes = read_object(values, "search.axes", INPUT_OPTIONS)
+    return tuple(sorted((name, read_text(text, f"search.axes.{name}")) for name, text in axes.items()))
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SEARCH_S:
+        problem = f"{shown_value(value)} is not a time of a search"
+        raise InputError("out-of-range", problem, where="search.time_s", hint=f"up to {MAX_SEARCH_S:g} seconds")
+    return float(value)

@@ -1,0 +1,128 @@
+"""Runs a server until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import tempfile
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from foretrace.basics.errors import UsageError
+from foretrace.server.app import ServerSettings, WebServer
+from foretrace.server.guard import Address
+from foretrace.server.pool import WorkerPool
+from foretrace.server.processes import WorkerLimits
+from foretrace.server.store import Store
+
+MAX_WORKERS: Final = 64
+USUAL_WORKERS: Final = 8
+"""Workers at most that are started unless more are asked for: each may take some gigabytes."""
+MAX_CONNECTIONS: Final = 2000
+SHUT_DOWN_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a server is started.
+
+    Attributes:
+        host: The interface that it listens on.
+        port: The port; 0: any that is free.
+        settings: How it is run.
+        memory_bytes: Memory that each worker may take.
+        opens_page: Whether the page is opened in a browser.
+    """
+
+    host: str
+    port: int
+    settings: ServerSettings
+    memory_bytes: int
+    opens_page: bool = False
+
+
+def usual_workers() -> int:
+    """Returns how many workers are started unless told otherwise: one for each CPU, and two at least."""
+    return min(max(os.cpu_count() or 1, 2), USUAL_WORKERS)
+
+
+def state_folder() -> Path:
+    """Returns the folder in which a server keeps its answers, unless told otherwise."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "foretrace"
+    except RuntimeError:
+        problem = "there is no home folder in which answers could be kept"
+        raise UsageError("missing-argument", problem, hint="name a folder: --state FOLDER") from None
+
+
+def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
+    """Runs a server until a signal ends it.
+
+    Args:
+        options: How it is started.
+        announce: Is called with the address of its page once it listens.
+
+    Raises:
+        UsageError: The interface or the port cannot be used (`port-in-use`, `bad-value`).
+        InputError: The state folder cannot be used.
+    """
+    listener = _listener(options.host, options.port)
+    settings = options.settings
+    with listener:
+        store = Store(settings.state, settings.keep)
+        with tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder:
+            limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2)
+            server = WebServer(settings, store, WorkerPool(settings.workers, limits))
+            address = Address.of(options.host, listener.getsockname()[1])
+            config: dict[str, Any] = {
+                "log_level": "critical",
+                "access_log": False,
+                "server_header": False,
+                "date_header": False,
+                "proxy_headers": False,
+                "timeout_keep_alive": 30,
+                "timeout_graceful_shutdown": SHUT_DOWN_S,
+                "limit_concurrency": MAX_CONNECTIONS,
+                "lifespan": "on",
+                "ws": "none",
+            }
+            web = uvicorn.Server(uvicorn.Config(server.app(address), **config))
+            with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
+                announce(address.url)
+                if options.opens_page:
+                    webbrowser.open(address.url)
+                asyncio.run(web.serve(sockets=[listener]))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens. Raises UsageError where the port is taken or the interface is not there."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        problem = f"--host {host!r} is not an interface of this machine"
+        raise UsageError("bad-value", problem, hint="127.0.0.1 is this machine alone, 0.0.0.0 everybody") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            problem = f"port {port} is taken by another program"
+            raise UsageError("port-in-use", problem, hint="--port 0 takes one that is free") from None
+        reason = error.strerror or str(error)
+        raise UsageError(
+            "bad-value", f"{host}:{port} cannot be listened on: {reason}", hint="see --host and --port"
+        ) from None
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,278 @@
+"""Keeps answers and uploads in the state folder of a server: a SQLite database, next to the uploaded files.
+
+An answer is on the disk before anybody is told of it. Methods are called from one thread at a time (`StateThread`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, ParamSpec, TypeVar
+
+from foretrace.basics.errors import InputError
+from foretrace.server.errors import unknown_id, unwritable_state
+
+MAX_LISTED: Final = 200
+"""Answers of a history."""
+
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS answers (
+  id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, question TEXT NOT NULL, summary TEXT NOT NULL,
+  command TEXT NOT NULL, downloads TEXT NOT NULL, html BLOB NOT NULL, result BLOB
+) STRICT;
+CREATE INDEX IF NOT EXISTS answers_by_owner ON answers (owner, created);
+CREATE TABLE IF NOT EXISTS uploads (
+  id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, names TEXT NOT NULL, shown_names TEXT NOT NULL
+) STRICT;
+"""
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+
+def new_id() -> str:
+    """Returns 128 random bits as text that can be part of an address."""
+    return secrets.token_urlsafe(16)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """A finished answer.
+
+    Attributes:
+        id: 128 random bits; whoever has them may read the answer.
+        owner: Whose history it is in.
+        created_s: When it was finished, in seconds since 1970.
+        question: The question, as JSON.
+        summary: The headline, as JSON.
+        command: The command that asks the same.
+        downloads: The formats in which it can be downloaded.
+        html: The answer as a fragment of a page.
+        result: The answer as a text of JSON; None where it is too long to be kept.
+    """
+
+    id: str
+    owner: str
+    created_s: float
+    question: dict[str, Any]
+    summary: dict[str, Any]
+    command: str
+    downloads: tuple[str, ...]
+    html: str
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUpload:
+    """Uploaded files: their names on the disk, in the folder of the upload, and as the user gave them."""
+
+    id: str
+    owner: str
+    created_s: float
+    names: tuple[str, ...]
+    shown_names: tuple[str, ...]
+
+
+class Store:
+    """The database of a state folder, which one server uses at a time.
+
+    Args:
+        folder: The state folder; it is made where it does not exist.
+        keep: Answers beyond which the oldest are dropped.
+
+    Raises:
+        InputError: The folder cannot be written, or another server uses it (`state-in-use`).
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self._keep = folder, keep
+        try:
+            with ExitStack() as opened:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                opened.enter_context(_locked(folder))
+                self._database = opened.enter_context(closing(_connected(folder / "foretrace.db")))
+                self._check_version()
+                self._opened = opened.pop_all()
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise InputError(
+                "unwritable-file",
+                f"the state folder cannot be used: {reason}",
+                where=str(folder),
+                hint="name another: --state FOLDER",
+            ) from None
+
+    def close(self) -> None:
+        """Closes the database, and leaves the folder to other servers."""
+        self._opened.close()
+
+    def _check_version(self) -> None:
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            problem = f"the state folder is of another version of Foretrace ({version})"
+            raise InputError("unknown-version", problem, where=str(self.folder), hint="name another: --state FOLDER")
+        self._database.execute(f"PRAGMA user_version = {_VERSION}")
+
+    @contextmanager
+    def _written(self) -> Iterator[sqlite3.Connection]:
+        """Yields the database within a transaction, which is on the disk when the block has ended."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise unwritable_state(error) from None
+
+    def add_answer(self, answer: StoredAnswer) -> None:
+        """Writes an answer, and drops the oldest beyond those that are kept."""
+        result = None if answer.result is None else zlib.compress(answer.result.encode(), 3)
+        row = (
+            *(answer.id, answer.owner, answer.created_s, json.dumps(answer.question), json.dumps(answer.summary)),
+            *(answer.command, json.dumps(answer.downloads), zlib.compress(answer.html.encode(), 3), result),
+        )
+        with self._written() as database:
+            database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            database.execute(
+                "DELETE FROM answers WHERE id IN (SELECT id FROM answers ORDER BY created DESC LIMIT -1 OFFSET ?)",
+                (self._keep,),
+            )
+
+    def answer(self, name: str) -> StoredAnswer:
+        """Returns an answer. Raises InputError where there is none of this id."""
+        rows = self._database.execute("SELECT * FROM answers WHERE id = ?", (name,)).fetchall()
+        if not rows:
+            raise unknown_id("answer", name)
+        id_, owner, created_s, question, summary, command, downloads, html, result = rows[0]
+        return StoredAnswer(
+            id_,
+            owner,
+            created_s,
+            json.loads(question),
+            json.loads(summary),
+            command,
+            tuple(json.loads(downloads)),
+            zlib.decompress(html).decode(),
+            None if result is None else zlib.decompress(result).decode(),
+        )
+
+    def history(self, owner: str) -> list[dict[str, Any]]:
+        """Returns the answers of an owner as a page lists them, the newest first."""
+        rows = self._database.execute(
+            "SELECT id, created, question, summary FROM answers WHERE owner = ? ORDER BY created DESC LIMIT ?",
+            (owner, MAX_LISTED),
+        ).fetchall()
+        return [
+            {
+                "answer": name,
+                "at": created_s,
+                "question": json.loads(question),
+                **{key: json.loads(summary)[key] for key in ("title", "step_text", "kind")},
+            }
+            for name, created_s, question, summary in rows
+        ]
+
+    def delete_answer(self, name: str, owner: str) -> None:
+        """Deletes an answer of an owner. Raises InputError where there is none of this id."""
+        with self._written() as database:
+            if database.execute("DELETE FROM answers WHERE id = ? AND owner = ?", (name, owner)).rowcount == 0:
+                raise unknown_id("answer", name)
+
+    def add_upload(self, upload: StoredUpload) -> None:
+        """Writes what an upload consists of."""
+        row = (upload.id, upload.owner, upload.created_s, json.dumps(upload.names), json.dumps(upload.shown_names))
+        with self._written() as database:
+            database.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?)", row)
+
+    def uploads(self) -> list[StoredUpload]:
+        """Returns all uploads."""
+        rows: Sequence[tuple[Any, ...]] = self._database.execute("SELECT * FROM uploads").fetchall()
+        return [
+            StoredUpload(name, owner, created_s, tuple(json.loads(names)), tuple(json.loads(shown_names)))
+            for name, owner, created_s, names, shown_names in rows
+        ]
+
+    def delete_uploads_before(self, moment_s: float) -> list[str]:
+        """Deletes uploads from before a moment that no answer is about; returns their ids."""
+        used = {
+            json.loads(question).get("input", {}).get("upload")
+            for (question,) in self._database.execute("SELECT question FROM answers")
+        }
+        old = [upload.id for upload in self.uploads() if upload.created_s < moment_s and upload.id not in used]
+        with self._written() as database:
+            database.executemany("DELETE FROM uploads WHERE id = ?", [(name,) for name in old])
+        return old
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """Opens the database, and makes its tables where they are not there."""
+    database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        # FULL: an answer that was reported survives the loss of power, too.
+        database.execute("PRAGMA synchronous = FULL")
+        database.executescript(_SCHEMA)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _locked(folder: Path) -> IO[str]:
+    """Returns the lock file of a state folder, locked. Raises InputError where another server has locked it."""
+    stream = (folder / "lock").open("w")
+    if os.name == "posix":
+        import fcntl
+
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.close()
+            hint = "name another for this one: --state FOLDER"
+            problem = "another server uses this state folder"
+            raise InputError("state-in-use", problem, where=str(folder), hint=hint) from None
+    return stream
+
+
+class StateThread:
+    """Runs the methods of a store in a thread of their own, one after the other, for an event loop that must not wait.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._thread = ThreadPoolExecutor(1, "store")
+
+    async def call(
+        self, method: Callable[Arguments, Returned], *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Returned:
+        """Runs a method of the store and returns its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: method(*arguments, **options))
+
+    def close(self) -> None:
+        """Waits for what is being written, and closes the store."""
+        self._thread.shutdown(wait=True)
+        self.store.close()
+
+
+def now_s() -> float:
+    """Returns the seconds since 1970."""
+    return time.time()

@@ -1,0 +1,227 @@
+"""A worker process: takes one task at a time from the server, within limits, and reports what becomes of it.
+
+The server starts it as `python -m foretrace.server.worker`, with one end of a pair of sockets. Messages are JSON in
+both directions. A task is interrupted by SIGINT; its caches stay. Whatever is wrong with what somebody uploads, it ends
+this process at worst.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.basics.files import restrict_inputs
+from foretrace.basics.last_resort import as_defect
+from foretrace.basics.processes import end_with, say
+from foretrace.basics.progress import shown_by
+from foretrace.engine import jit
+from foretrace.server.answering import Answerer, Place
+from foretrace.server.errors import error_dict
+from foretrace.server.examples import FOLDER, examples_folder
+from foretrace.server.questions import WebQuestion
+
+MIN_INTERVAL_S: Final = 0.2
+"""Seconds between two messages on progress."""
+
+MAX_FILE_BYTES: Final = 2 << 30
+"""The largest file that a worker can write: downloads of large jobs take some hundred megabytes."""
+
+_WARM_UP: Final = {
+    "ask": "step",
+    "input": {"model": "llama3-70b"},
+    "options": {"gpus": "1024", "tp": "8", "pp": "4", "gbs": "512"},
+    "machine": {"cluster": "h100-dgx"},
+}
+"""A question whose answer nobody wants: it loads modules, tables and compiled code before the first user asks."""
+
+
+class Worker:
+    """Does the tasks that come over a connection, until it closes."""
+
+    def __init__(self, connection: Connection, folder: Path) -> None:
+        self._connection = connection
+        self._folder = folder
+        self._answerer = Answerer()
+        self._number = 0
+        self._is_working = False
+        self._is_quick = False
+
+    def run(self) -> None:
+        """Does tasks until the server closes the connection."""
+        signal.signal(signal.SIGINT, self._interrupt)
+        self._send("ready")
+        while True:
+            try:
+                task = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                return
+            self._number = task["number"]
+            event, values = self._outcome(task)
+            self._send(event, **values, resident_bytes=_resident_bytes())
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """Interrupts the task that runs; between tasks, there is nothing to interrupt."""
+        if self._is_working:
+            self._is_working = False
+            raise KeyboardInterrupt
+
+    def _outcome(self, task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Does a task; returns the event to report, with its values."""
+        try:
+            try:
+                self._is_working = True
+                with shown_by(self._shown), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    return "done", {"result": self._do(task)}
+            finally:
+                self._is_working = False
+        except KeyboardInterrupt:
+            self._is_working = False
+            error: ForetraceError = InputError("interrupted", "interrupted")
+        except ForetraceError as failure:
+            error = failure
+        except BaseException as failure:
+            error = as_defect(failure, [task["kind"], json.dumps(task.get("questions"))])
+            say(f"error: {error}")
+            error.hint = None  # it names a file of the server, which is for who runs it
+        return "failed", {"error": error_dict(error)}
+
+    def _do(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        kind = task["kind"]
+        self._is_quick = kind in ("quick", "warm")
+        if kind == "warm":
+            return self._warm_up()
+        asked = [
+            (WebQuestion.read(values), Place(partial(self._enter, place), tuple(place.get("shown_names", ()))))
+            for values, place in zip(task["questions"], task["places"], strict=True)
+        ]
+        question, place = asked[0]
+        with jit.using(jit.installed() or None):
+            if kind == "quick":
+                return self._answerer.quick(question, place)
+            if kind == "open":
+                return self._answerer.inspected(question, place)
+            if kind == "compare":
+                return self._answerer.compared(asked)
+            if kind == "export":
+                self._answerer.export(asked, task["format"], Path(task["output"]))
+                return {}
+            return self._answerer.full(question, place, self._show_front)
+
+    def _warm_up(self) -> dict[str, Any]:
+        question, place = WebQuestion.read(_WARM_UP), Place(partial(self._enter, {}))
+        with jit.using(jit.installed() or None):
+            self._answerer.quick(question, place)
+            self._answerer.full(question, place, lambda _: None)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: the collector need not look at it again and again
+        return {}
+
+    def _enter(self, place: Mapping[str, Any]) -> tuple[str, ...]:
+        """Goes to the folder of the files of a question, the only one that it can read; returns their paths there."""
+        if place.get("example"):
+            above = examples_folder()
+            assert above is not None
+            os.chdir(above)
+            restrict_inputs([above / FOLDER])
+            return (str(place["example"]),)
+        folder = Path(place["folder"]) if place.get("folder") else self._folder
+        try:
+            os.chdir(folder)
+        except OSError:
+            problem = "the uploaded files are not there any more"
+            raise InputError("unknown-id", problem, hint="upload them again") from None
+        restrict_inputs([folder])
+        return tuple(place.get("names", ()))
+
+    def _send(self, event: str, **values: Any) -> None:
+        self._connection.send_bytes(json.dumps({"number": self._number, "event": event, **values}).encode())
+
+    def _show_front(self, html: str) -> None:
+        self._send("front", html=html)
+
+    @contextmanager
+    def _shown(self, text: str) -> Iterator[_Sent]:
+        """Sends the text of work that is being done, and its changes; quick answers come sooner than both."""
+        if not self._is_quick:
+            self.send_progress(text)
+        yield _Sent(self, text)
+
+    def send_progress(self, text: str) -> None:
+        """Reports what is being done."""
+        self._send("progress", text=text)
+
+
+class _Sent:
+    """Work whose text is sent when it changes, not too often."""
+
+    def __init__(self, worker: Worker, text: str) -> None:
+        self._worker, self._text, self._sent_s = worker, text, time.monotonic()
+
+    @property
+    def text(self) -> str:
+        """What is being done."""
+        return self._text
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._text, now_s = text, time.monotonic()
+        if now_s - self._sent_s >= MIN_INTERVAL_S:
+            self._sent_s = now_s
+            self._worker.send_progress(text)
+
+
+def _resident_bytes() -> int:
+    """Returns the memory that this process holds; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def limit_memory(max_bytes: int) -> None:
+    """Limits the memory that this process can take beyond what it has now, and its files, where the system can."""
+    if not sys.platform.startswith("linux"):
+        return
+    import resource
+
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = used_bytes + max_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+
+
+def main(arguments: list[str]) -> None:
+    """Runs a worker.
+
+    Args:
+        arguments: The number of the socket, that of the server's process, the worker's folder, the memory that it may
+            take in bytes, and by how much it gives way to other processes.
+    """
+    descriptor, parent, folder, max_bytes, niceness = arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(int(parent))
+    os.nice(int(niceness))
+    if jit.installed():
+        import numba  # noqa: F401 - libraries that are loaded later may fail halfway where memory is short
+    limit_memory(int(max_bytes))
+    Worker(Connection(int(descriptor)), Path(folder)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

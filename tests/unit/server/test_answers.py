@@ -1,0 +1,215 @@
+"""The way of a question through a real server: its events, its answer, the command that gives the same."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_client import LONG_SEARCH, PREDICTION, Browser
+from unit.cli.command_line import answer_of
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SEEDS = (
+    "llama405b_1024gpu.txt",
+    "moe_128gpu.txt",
+    "moe_fairseq_profile.txt",
+    "traces/gpt13b_real_rank0.txt",
+    "traces/moe_ex_situ_rank2.txt",
+)
+
+
+def changed(question: Mapping[str, Any], **groups: Mapping[str, Any]) -> dict[str, Any]:
+    """A question with other values in some of its groups."""
+    return {**question, **{name: {**question.get(name, {}), **values} for name, values in groups.items()}}
+
+
+def test_quick_numbers_come_first_and_are_those_of_the_answer(browser: Browser) -> None:
+    events = list(browser.events(browser.begin(PREDICTION)))
+    names = [name for name, _ in events if name not in ("queued", "progress")]
+    assert names == ["quick", "answer"]
+    quick, answer = (values for name, values in events if name in names)
+    assert quick["summary"]["step_time_s"] == answer["summary"]["step_time_s"] > 0
+    low_s, high_s = answer["summary"]["band_s"]
+    assert low_s < answer["summary"]["step_time_s"] < high_s
+    assert len(quick["html"]) < len(answer["html"])
+
+
+def test_events_are_replayed_to_who_comes_late(browser: Browser) -> None:
+    job = browser.begin(PREDICTION)
+    first = list(browser.events(job))
+    again = list(browser.events(job))
+    assert [name for name, _ in again][-2:] == ["quick", "answer"]
+    assert again[-1] == first[-1]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        PREDICTION,
+        changed(PREDICTION, options={"tp": "4", "sequence_parallel": False, "overlap": "dp,tp", "mbs": "2"}),
+        changed(PREDICTION, options={"tp": "1", "gbs": "64", "recompute": "none", "seq_len": "16k"}),
+        changed(
+            PREDICTION,
+            machine={"prices": "model", "overlap_cost": False},
+            scenario={"what_if": ["nic=2x", "gpu=h200-sxm"], "straggler": ["3=1.2x"], "jitter": "3%", "steady": False},
+        ),
+        changed(PREDICTION, machine={"cluster": "gb200-nvl72", "domain_gpus": "8"}),
+        {"ask": "step", "input": {"example": "moe_128gpu"}, "machine": {"cluster": "a100-dgx"}},
+        {
+            "ask": "step",
+            "input": {"example": "moe_ex_situ_rank2"},
+            "options": {"mesh": "pp=2,ep=8,dp=8", "pp_comm": "8MiB", "microbatches": "8"},
+            "machine": {"cluster": "a100-dgx"},
+        },
+    ],
+)
+def test_the_command_gives_the_same_step(
+    browser: Browser, question: Mapping[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = browser.answer(question)
+    monkeypatch.chdir(REPOSITORY)
+    program, *words = shlex.split(answer["command"])
+    assert program == "foretrace"
+    assert answer_of(capsys, *words)["step_time_s"] == answer["summary"]["step_time_s"]
+
+
+def test_a_search_shows_its_front_and_its_command_finds_the_same_plan(
+    browser: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = {
+        "ask": "plan",
+        "input": {"model": "llama3-8b"},
+        "options": {"gpus": "16", "gbs": "32"},
+        "machine": {"cluster": "h100-dgx"},
+        "search": {"axes": {"tp": "1,2", "pp": "1", "cp": "1"}, "time_s": 30},
+    }
+    events = browser.ask(question)
+    assert "front" in events
+    answer = events["answer"]
+    _, *words = shlex.split(answer["command"])
+    assert answer_of(capsys, *words)["best"]["step_time_s"] == answer["summary"]["step_time_s"]
+
+
+def test_a_cancelled_search_answers_with_what_it_has(browser: Browser) -> None:
+    job = browser.begin(LONG_SEARCH)
+    for name, values in browser.events(job):
+        if name == "front":
+            browser.http.post(f"/api/jobs/{job}/cancel")
+        last, result = name, values
+    assert last == "answer"
+    assert result["summary"]["step_time_s"] > 0
+
+
+def test_a_new_question_replaces_the_one_before(browser: Browser) -> None:
+    slow = changed(PREDICTION, options={"gpus": "1024", "pp": "8", "gbs": "8192"}, machine={"network": "flow"})
+    before = browser.begin(slow)
+    after = browser.begin(PREDICTION, replaces=before)
+    assert "answer" in dict(browser.events(after))
+    assert "cancelled" in dict(browser.events(before))
+
+
+def test_two_answers_are_compared(browser: Browser) -> None:
+    base = browser.answer(PREDICTION)
+    subject = browser.answer(changed(PREDICTION, options={"tp": "4"}))
+    comparison = browser.answer({"ask": "compare", "answers": [base["answer"], subject["answer"]]})
+    assert comparison["summary"]["step_time_s"] == subject["summary"]["step_time_s"]
+    assert comparison["command"] == ""
+    report = browser.http.get(f"/api/answers/{comparison['answer']}/json").json()
+    assert report["schema"].startswith("foretrace.difference")
+
+
+def test_every_download_can_be_had(browser: Browser) -> None:
+    answer = browser.answer(PREDICTION)
+    beginnings = {"json": b"{", "report": b"<!doctype html>", "perfetto": b"", "saved": b"", "launch": b"#!"}
+    assert set(answer["downloads"]) == set(beginnings)
+    for kind in answer["downloads"]:
+        response = browser.http.get(f"/api/answers/{answer['answer']}/{kind}")
+        assert response.status_code == 200, kind
+        assert response.content.startswith(beginnings[kind])
+        assert response.headers["content-disposition"].startswith("attachment")
+    assert browser.http.get(f"/api/answers/{answer['answer']}/json").json()["step_time_s"] > 0
+    assert browser.http.get(f"/api/answers/{answer['answer']}/exe").status_code == 404
+
+
+def test_history_lists_the_newest_first_and_forgets_what_is_deleted(browser: Browser) -> None:
+    first, second = (browser.answer(changed(PREDICTION, options={"mbs": size}))["answer"] for size in "12")
+    listed = browser.http.get("/api/history").json()["answers"]
+    assert [answer["answer"] for answer in listed] == [second, first]
+    assert listed[0]["question"]["options"]["mbs"] == "2"
+    assert browser.http.delete(f"/api/answers/{first}").status_code == 200
+    assert browser.http.get(f"/api/answers/{first}").status_code == 404
+    assert len(browser.http.get("/api/history").json()["answers"]) == 1
+
+
+def test_whoever_has_the_id_reads_an_answer_and_nobody_else(browser: Browser, running: Any) -> None:
+    answer = browser.answer(PREDICTION)["answer"]
+    with Browser(running.url) as other:
+        assert other.http.get(f"/api/answers/{answer}").json()["answer"] == answer
+        assert other.http.get("/api/history").json() == {"answers": []}
+        assert other.http.delete(f"/api/answers/{answer}").status_code == 404
+        job = browser.begin(PREDICTION)
+        assert other.http.get(f"/api/jobs/{job}/events").status_code == 404
+        assert other.http.post(f"/api/jobs/{job}/cancel").status_code == 404
+        for guess in ("a" * 22, answer[:-1] + ("A" if answer[-1] != "A" else "B"), "..%2f" * 4, "%00"):
+            assert other.http.get(f"/api/answers/{guess}").status_code == 404
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_kind_of_file_can_be_uploaded_and_asked_about(browser: Browser, seed: str) -> None:
+    path = REPOSITORY / "examples" / seed
+    opened = browser.open_upload({path.name: path.read_bytes()}).json()
+    assert opened["title"] == path.name
+    ask = "step" if opened["needs_cluster"] else "explain"
+    machine = {"cluster": "h100-dgx"} if opened["needs_cluster"] else {}
+    answer = browser.answer({"ask": ask, "input": {"upload": opened["upload"]}, "machine": machine})
+    assert {field["name"] for field in opened["fields"]} <= set(_all_fields(browser))
+    assert answer["html"].startswith("<article")
+    assert path.name in answer["command"]
+
+
+def _all_fields(browser: Browser) -> list[str]:
+    return [field["name"] for fields in browser.http.get("/api/start").json()["fields"].values() for field in fields]
+
+
+def test_examples_of_the_start_page_can_be_asked_as_they_are(browser: Browser) -> None:
+    for example in browser.http.get("/api/start").json()["examples"]:
+        if not example["id"].startswith("deepseek"):  # takes seconds
+            assert browser.answer(example["question"])["html"]
+
+
+def test_the_fields_of_the_form_are_those_of_the_command_line(browser: Browser) -> None:
+    start = browser.http.get("/api/start").json()
+    fields = {kind: {field["name"] for field in fields} for kind, fields in start["fields"].items()}
+    assert {"gpus", "tp", "overlap"} <= fields["model"]
+    assert "mesh" not in fields["model"]
+    assert {"mesh", "microbatches", "pp_comm"} <= fields["megatron-trace"]
+    assert fields["program"] == set()
+    assert json.dumps(start).count("llama3-70b") >= 1
+
+
+@pytest.mark.parametrize(
+    ("question", "code"),
+    [
+        ({**PREDICTION, "input": {"model": "llama3-8"}}, "unknown-name"),
+        (changed(PREDICTION, options={"tp": "3"}), "not-divisible"),
+        (changed(PREDICTION, options={"tp": "many"}), "bad-value"),
+        (changed(PREDICTION, options={"gpus": ""}), "missing-argument"),
+        (changed(PREDICTION, options={"mesh": "tp=2"}), "option-not-for-input"),
+        (changed(PREDICTION, machine={"cluster": "h100-dgx", "domain_gpus": "x"}), "bad-value"),
+        ({**PREDICTION, "machine": {}}, "needs-cluster"),
+        (changed(PREDICTION, scenario={"what_if": ["nicc=2x"]}), "unknown-name"),
+        (changed(PREDICTION, scenario={"straggler": ["99999=2x"]}), "no-such-rank"),
+        ({**PREDICTION, "ask": "plan", "options": {"gpus": "16"}}, "missing-argument"),
+        ({**PREDICTION, "input": {"upload": "a" * 22}}, "unknown-id"),
+        ({"ask": "compare", "answers": ["a" * 22, "b" * 22]}, "unknown-id"),
+    ],
+)
+def test_a_mistake_has_the_code_that_the_command_line_has(
+    browser: Browser, question: Mapping[str, Any], code: str
+) -> None:
+    assert browser.error(question)["code"] == code

@@ -1,0 +1,87 @@
+"""A question is read strictly: whatever it holds, it is either a question about presets or an error with a code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretrace.basics.errors import ForetraceError
+from foretrace.server.questions import MAX_LIST, MAX_TEXT, WebQuestion
+
+MODEL = {"ask": "step", "input": {"model": "Llama-3-70B"}}
+
+
+def code_of(values: object) -> str:
+    """The code of the error that a question is."""
+    with pytest.raises(ForetraceError) as caught:
+        WebQuestion.read(values)
+    return caught.value.code
+
+
+def test_a_question_is_the_same_after_it_was_written() -> None:
+    values = {
+        **MODEL,
+        "options": {"tp": "4", "gpus": "512", "sequence_parallel": False},
+        "machine": {"cluster": "H100-DGX", "overlap_cost": False},
+        "scenario": {"what_if": ["nic=2x"], "steady": True},
+    }
+    question = WebQuestion.read(values)
+    assert WebQuestion.read(question.to_dict()) == question
+    assert question.names == ("llama3-70b",)
+    assert dict(question.machine)["cluster"] == "h100-dgx"
+
+
+def test_the_order_of_options_does_not_matter() -> None:
+    first = WebQuestion.read({**MODEL, "options": {"tp": "4", "pp": "2"}})
+    assert first.text == WebQuestion.read({**MODEL, "options": {"pp": "2", "tp": "4"}}).text
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        (None, "bad-value"),
+        ([], "bad-value"),
+        ("step", "bad-value"),
+        ({}, "missing-field"),
+        ({**MODEL, "option": {}}, "unknown-field"),
+        ({**MODEL, "ask": "stop"}, "unknown-name"),
+        ({**MODEL, "ask": 1}, "bad-value"),
+        ({**MODEL, "input": {"model": "a", "upload": "b"}}, "bad-value"),
+        ({**MODEL, "input": {"model": 7}}, "bad-value"),
+        ({**MODEL, "input": {"model": "no-such-model-9"}}, "unknown-name"),
+        ({**MODEL, "input": {"model": "/etc/passwd"}}, "unknown-name"),
+        ({**MODEL, "input": {"model": "examples/bloom-176b.yaml"}}, "unknown-name"),
+        ({**MODEL, "input": {"example": "../../pyproject.toml"}}, "unknown-name"),
+        ({**MODEL, "input": {"upload": "../../../etc"}}, "bad-value"),
+        ({**MODEL, "input": {"path": "/etc/passwd"}}, "unknown-field"),
+        ({**MODEL, "options": {"gpu": "8"}}, "unknown-field"),
+        ({**MODEL, "options": {"gpus": 8}}, "bad-value"),
+        ({**MODEL, "options": {"gpus": None}}, "bad-value"),
+        ({**MODEL, "options": {"sequence_parallel": "yes"}}, "bad-value"),
+        ({**MODEL, "options": {"sizes": "a=1"}}, "bad-value"),
+        ({**MODEL, "options": {"sizes": ["a=1"] * (MAX_LIST + 1)}}, "bad-value"),
+        ({**MODEL, "options": {"gpus": "8" * (MAX_TEXT + 1)}}, "bad-value"),
+        ({**MODEL, "options": {"gpus": "8\0"}}, "bad-value"),
+        ({**MODEL, "machine": {"placement": "/etc/passwd"}}, "unknown-field"),
+        ({**MODEL, "machine": {"calibration": "x"}}, "unknown-field"),
+        ({**MODEL, "machine": {"cluster": "/etc/passwd"}}, "unknown-name"),
+        ({**MODEL, "machine": {"cluster": "examples/clusters/a100_2x8.yaml"}}, "unknown-name"),
+        ({**MODEL, "machine": {"network": "packets"}}, "unknown-name"),
+        ({**MODEL, "machine": {"overlap_cost": 1}}, "bad-value"),
+        ({**MODEL, "scenario": {"what_if": "nic=2x"}}, "bad-value"),
+        ({**MODEL, "scenario": {"what_if": ["cluster=/etc/passwd"]}}, "unknown-name"),
+        ({**MODEL, "scenario": {"what_if": [" gpu = ./x.yaml"]}}, "unknown-name"),
+        ({**MODEL, "search": {"time_s": 1}}, "unknown-field"),
+        ({**MODEL, "ask": "plan", "search": {"time_s": 1e9}}, "out-of-range"),
+        ({**MODEL, "ask": "plan", "search": {"time_s": True}}, "out-of-range"),
+        ({**MODEL, "ask": "plan", "search": {"axes": {"nothing": "1"}}}, "unknown-field"),
+        ({**MODEL, "ask": "plan", "input": {"example": "moe_128gpu"}}, "bad-value"),
+        ({**MODEL, "answers": ["a", "b"]}, "unknown-field"),
+        ({"ask": "compare", "answers": ["x" * 22]}, "bad-value"),
+        ({"ask": "compare", "answers": ["x" * 22, "../../../../../etc/pas"]}, "bad-value"),
+        ({"ask": "compare", "answers": ["x" * 22] * 2, "input": {"model": "llama3-70b"}}, "unknown-field"),
+    ],
+)
+def test_a_mistake_is_an_error_with_a_code(values: Any, code: str) -> None:
+    assert code_of(values) == code
