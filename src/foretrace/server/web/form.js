@@ -1,0 +1,449 @@
+/**
+ * The form that holds a question: an input, its options, the machine, the scenario, and the search for a plan.
+ */
+
+import { Combobox } from "./combobox.js";
+import { el, fill, newId, show } from "./dom.js";
+import { control } from "./fields.js";
+import { namedFields, readFlags } from "./flags.js";
+import { PlanSearchFields, SEARCHED } from "./plan_search.js";
+import { ROWS, rowsControl } from "./rows.js";
+import { completed } from "./state.js";
+import { connectTips } from "./tips.js";
+
+/** @typedef {import("./api.js").Field} Field */
+/** @typedef {import("./api.js").Named} Named */
+/** @typedef {import("./api.js").Opened} Opened */
+/** @typedef {import("./api.js").Question} Question */
+/** @typedef {import("./api.js").Start} Start */
+/** @typedef {import("./api.js").Values} Values */
+/** @typedef {import("./fields.js").Control} Control */
+/** @typedef {"options" | "machine" | "scenario"} Group */
+
+/** What the form shows at once; everything else is under "More options". */
+const COMMON = [
+  "gpus",
+  "tp",
+  "pp",
+  "vpp",
+  "cp",
+  "ep",
+  "gbs",
+  "mbs",
+  "seq_len",
+  "zero",
+  "schedule",
+  "recompute",
+  "precision",
+  "overlap",
+  "stack",
+  "mesh",
+  "microbatches",
+  "steps",
+];
+/**
+ * What the form asks of the page.
+ *
+ * @typedef {object} FormListener
+ * @property {(isFinal: boolean) => void} changed
+ * @property {() => void} search
+ * @property {(files: File[]) => void} files
+ * @property {(id: string) => void} example
+ */
+
+/** The form. It reads and shows questions, and tells its listener what changes. */
+export class QuestionForm {
+  /**
+   * @param {HTMLElement} root
+   * @param {Start} start
+   * @param {FormListener} listener
+   */
+  constructor(root, start, listener) {
+    this.start = start;
+    this.listener = listener;
+    /** @type {Question["input"]} */
+    this.input = { model: "llama3-70b" };
+    /** @type {Question["ask"]} */
+    this.ask = "step";
+    /** @type {Map<string, Opened>} */
+    this.uploads = new Map();
+    /** @type {Map<string, string>} the kinds of examples, which their answers tell */
+    this.kinds = new Map();
+    /** @type {Record<Group, Map<string, Control>>} */
+    this.controls = { options: new Map(), machine: new Map(), scenario: new Map() };
+    /** @type {Values} values of options that the input at hand has no field for */
+    this.others = {};
+    this.fieldsKey = "";
+    this.changed = /** @type {import("./fields.js").Changed} */ ((isFinal) => this.listener.changed(isFinal));
+    this.model = this.pickBox("Model", this.start.models, () => {
+      this.input = { model: this.modelInput().value };
+      this.listener.changed(true);
+    });
+    this.cluster = this.pickBox("Cluster", this.start.clusters, () => this.listener.changed(true));
+    this.source = el("div", { class: "source" });
+    this.openedAs = el("fieldset", { class: "segments", hidden: true });
+    this.plan = el("div", { class: "grid" });
+    this.planTitle = el("h2", {}, "Plan");
+    this.more = el("div", { class: "grid wide-fields" });
+    this.moreCount = el("span", { class: "count" });
+    this.moreBox = this.foldedGroup("More options", this.moreCount, this.filterBox(), this.more);
+    this.machineFields = el("div", { class: "grid wide-fields" });
+    this.scenarioFields = el("div", { class: "grid wide-fields" });
+    this.machineCount = el("span", { class: "count" });
+    this.scenarioCount = el("span", { class: "count" });
+    this.search = new PlanSearchFields(start, () => listener.search());
+    this.searchBox = this.foldedGroup("Best plan", null, ...this.search.parts);
+    const files = el("input", {
+      type: "file",
+      multiple: true,
+      class: "visually-hidden",
+      tabindex: -1,
+      "aria-label": "Files of one job",
+    });
+    files.addEventListener("change", () => {
+      this.listener.files([...(files.files ?? [])]);
+      files.value = "";
+    });
+    this.chooseFiles = () => files.click();
+    fill(
+      root,
+      el(
+        "section",
+        { class: "group", "aria-labelledby": "group-job" },
+        el("div", { class: "group-head" }, el("h2", { id: "group-job" }, "Job"), this.sourceButtons(files)),
+        this.source,
+        this.openedAs,
+        this.cluster.element,
+      ),
+      el("section", { class: "group" }, this.planTitle, this.plan, this.moreBox),
+      this.foldedGroup("Machine", this.machineCount, this.machineFields),
+      this.foldedGroup("Scenario", this.scenarioCount, this.scenarioFields),
+      this.searchBox,
+    );
+    this.fillFixedGroups();
+    connectTips(root);
+  }
+
+  /** @returns {HTMLInputElement} */
+  modelInput() {
+    return /** @type {NonNullable<typeof this.model>} */ (this.model).box.input;
+  }
+
+  /**
+   * @param {HTMLInputElement} files
+   * @returns {HTMLElement}
+   */
+  sourceButtons(files) {
+    const examples = el("select", { "aria-label": "Open an example" }, el("option", { value: "" }, "Example …"));
+    for (const { id, title } of this.start.examples) examples.append(el("option", { value: id }, title));
+    examples.addEventListener("change", () => {
+      if (examples.value) this.listener.example(examples.value);
+      examples.value = "";
+    });
+    const open = el("button", { type: "button", onclick: () => this.chooseFiles() }, "Open files …");
+    return el("div", { class: "source-buttons" }, examples, open, files);
+  }
+
+  /**
+   * @param {string} label
+   * @param {Named[]} items
+   * @param {() => void} changed
+   */
+  pickBox(label, items, changed) {
+    const input = el("input", { type: "text", id: newId("pick"), placeholder: "none", "aria-label": label });
+    const box = new Combobox(input, items, changed);
+    input.removeAttribute("aria-label");
+    const note = el("p", { class: "pick-note", id: `${input.id}-note` });
+    input.setAttribute("aria-describedby", note.id);
+    const element = el("div", { class: "field pick" }, el("label", { for: input.id }, label), box.element, note);
+    /** @param {string | null} problemId */
+    const mark = (problemId) => {
+      element.classList.toggle("wrong", problemId !== null);
+      input.setAttribute("aria-invalid", String(problemId !== null));
+      input.setAttribute("aria-describedby", problemId === null ? note.id : `${problemId} ${note.id}`);
+    };
+    return { box, element, note, mark };
+  }
+
+  /**
+   * @param {string} title
+   * @param {HTMLElement | null} count
+   * @param {...HTMLElement} parts
+   * @returns {HTMLDetailsElement}
+   */
+  foldedGroup(title, count, ...parts) {
+    const isInner = title === "More options";
+    const heading = isInner ? el("span", {}, title) : el("h2", {}, title);
+    return el("details", { class: isInner ? "more" : "group" }, el("summary", {}, heading, count), ...parts);
+  }
+
+  /** @returns {HTMLElement} */
+  filterBox() {
+    const input = el("input", { type: "search", placeholder: "Filter options", "aria-label": "Filter options" });
+    input.addEventListener("input", () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const field of /** @type {Iterable<HTMLElement>} */ (this.more?.children ?? [])) {
+        show(
+          field,
+          words.every((word) => (field.dataset.words ?? "").includes(word)),
+        );
+      }
+    });
+    return el("div", { class: "filter" }, input);
+  }
+
+  /** Makes the fields that are the same for every input. */
+  fillFixedGroups() {
+    for (const field of this.start.machine) {
+      if (field.name === "cluster") continue;
+      const part = control(field, this.changed);
+      this.controls.machine.set(field.name, part);
+      this.machineFields?.append(part.element);
+    }
+    for (const field of this.start.scenario) {
+      const texts = ROWS[field.name];
+      const part = texts ? rowsControl(texts, this.changed) : control(field, this.changed);
+      this.controls.scenario.set(field.name, part);
+      this.scenarioFields?.append(part.element);
+    }
+  }
+
+  /** @returns {Field[]} the options of the input at hand */
+  inputFields() {
+    const { model, example, upload } = this.input;
+    if (model !== undefined) return this.start.fields.model ?? [];
+    if (upload !== undefined) return this.uploads.get(upload)?.fields ?? [];
+    const known = this.start.examples.find(({ id }) => id === example);
+    return this.start.fields[known?.kind ?? this.kinds.get(example ?? "") ?? ""] ?? [];
+  }
+
+  /**
+   * Takes the kind of an example from its answer, which brings the fields of its options.
+   *
+   * @param {Question} question
+   * @param {string} kind
+   */
+  learnKind(question, kind) {
+    const { example } = question.input;
+    if (example === undefined || this.kinds.has(example) || !(kind in this.start.fields)) return;
+    this.kinds.set(example, kind);
+    if (this.input.example === example) this.showFields();
+  }
+
+  /** Shows what the input is, and the fields of its options. */
+  showInput() {
+    const { model, example, upload } = this.input;
+    if (!this.model || !this.cluster || !this.source || !this.openedAs) return;
+    const opened = upload === undefined ? undefined : this.uploads.get(upload);
+    if (model !== undefined) {
+      fill(this.source, this.model.element);
+      this.model.box.set(model);
+      this.model.note.textContent = this.start.models.find(({ name }) => name === model)?.title ?? "";
+    } else {
+      const known = this.start.examples.find(({ id }) => id === example);
+      const back = el(
+        "button",
+        { type: "button", class: "quiet-button", onclick: () => this.backToModel() },
+        "Use a model instead",
+      );
+      fill(
+        this.source,
+        el(
+          "div",
+          { class: "input-card" },
+          el("strong", {}, opened?.title ?? known?.title ?? "Uploaded files"),
+          el("span", { class: "muted" }, opened?.noun ?? known?.noun ?? ""),
+          back,
+        ),
+      );
+    }
+    const measuredExample = this.start.examples.some(
+      ({ id, question }) => id === example && question.ask === "explain",
+    );
+    this.showMeasured(opened?.is_measured === true || measuredExample);
+    this.cluster.note.textContent =
+      opened && !opened.needs_cluster ? "Not needed: the files hold times." : this.clusterTitle();
+    if (this.searchBox) show(this.searchBox, model !== undefined);
+    if (this.planTitle) this.planTitle.textContent = model === undefined ? "Options" : "Plan";
+    this.showFields();
+  }
+
+  clusterTitle() {
+    const name = this.cluster?.box.input.value;
+    const title = this.start.clusters.find((cluster) => cluster.name === name)?.title ?? "";
+    return title === name ? "" : title;
+  }
+
+  /** @param {boolean} isMeasured */
+  showMeasured(isMeasured) {
+    if (!this.openedAs) return;
+    show(this.openedAs, isMeasured);
+    if (!isMeasured) return fill(this.openedAs);
+    const legend = el("legend", { class: "visually-hidden" }, "What to show of the recorded run");
+    const name = newId("ask");
+    const options = /** @type {const} */ ([
+      ["explain", "As recorded"],
+      ["step", "Replayed"],
+    ]).map(([ask, label]) => {
+      const input = el("input", { type: "radio", name, value: ask, checked: this.ask === ask });
+      input.addEventListener("change", () => {
+        this.ask = ask;
+        this.listener.changed(true);
+      });
+      return el("label", {}, input, el("span", {}, label));
+    });
+    return fill(this.openedAs, legend, ...options);
+  }
+
+  backToModel() {
+    this.input = { model: this.modelInput().value || "llama3-70b" };
+    this.ask = "step";
+    this.showInput();
+    // What the files had as options, and a model has not, is no part of its question.
+    this.others = {};
+    this.listener.changed(true);
+  }
+
+  showFields() {
+    const fields = this.inputFields();
+    const key = fields.map(({ name }) => name).join(" ");
+    if (key === this.fieldsKey || !this.plan || !this.more || !this.moreBox) return;
+    const values = this.optionValues();
+    this.fieldsKey = key;
+    this.controls.options.clear();
+    fill(this.plan);
+    fill(this.more);
+    const isShort = fields.length <= COMMON.length;
+    const ordered = [...fields].sort((first, second) => rank(first.name) - rank(second.name));
+    for (const field of ordered) {
+      const part = control(field, this.changed);
+      this.controls.options.set(field.name, part);
+      (isShort || COMMON.includes(field.name) ? this.plan : this.more).append(part.element);
+    }
+    show(this.moreBox, this.more.children.length > 0);
+    this.setOptions(values);
+  }
+
+  /** @returns {Values} */
+  optionValues() {
+    const shown = Object.fromEntries([...this.controls.options].map(([name, part]) => [name, part.get()]));
+    return { ...this.others, ...shown };
+  }
+
+  /** @param {Values} values */
+  setOptions(values) {
+    this.others = {};
+    for (const part of this.controls.options.values()) part.set(undefined);
+    for (const [name, value] of Object.entries(values)) {
+      const part = this.controls.options.get(name);
+      if (part) part.set(value);
+      else this.others[name] = value;
+    }
+    this.countGiven();
+  }
+
+  /** Says on folded groups how many of their options are given, since a folded one changes the answer as well. */
+  countGiven() {
+    const count = (/** @type {Iterable<Control>} */ parts) =>
+      [...parts].filter((part) => part.get() !== undefined).length;
+    const more = [...this.controls.options.values()].filter((part) => part.element.parentElement === this.more);
+    const shown = [
+      /** @type {const} */ ([this.moreCount, count(more)]),
+      /** @type {const} */ ([this.machineCount, count(this.controls.machine.values())]),
+      /** @type {const} */ ([this.scenarioCount, count(this.controls.scenario.values())]),
+    ];
+    for (const [element, given] of shown) if (element) element.textContent = given > 0 ? `${given} set` : "";
+  }
+
+  /**
+   * Returns the question that the form holds.
+   *
+   * @returns {Question}
+   */
+  question() {
+    this.countGiven();
+    /** @param {Group} group */
+    const values = (group) => Object.fromEntries([...this.controls[group]].map(([name, part]) => [name, part.get()]));
+    const cluster = this.cluster?.box.input.value.trim() || undefined;
+    const ask = this.input.model === undefined && this.ask === "explain" ? "explain" : "step";
+    const options = this.optionValues();
+    return completed({
+      ask,
+      input: this.input,
+      options,
+      machine: { ...values("machine"), cluster },
+      scenario: values("scenario"),
+    });
+  }
+
+  /** @returns {Question} the question for the best plan */
+  searchQuestion() {
+    return this.search.question(this.question());
+  }
+
+  /**
+   * Shows a question. The options of a search for a plan leave the plan of the form as it is.
+   *
+   * @param {Question} question
+   */
+  show(question) {
+    this.input = { ...question.input };
+    this.ask = question.ask === "explain" ? "explain" : "step";
+    this.cluster?.box.set(String(question.machine.cluster ?? ""));
+    this.showInput();
+    const kept = question.ask === "plan" ? this.optionValues() : {};
+    const stays = Object.fromEntries(Object.entries(kept).filter(([name]) => SEARCHED.includes(name)));
+    this.setOptions({ ...stays, ...question.options });
+    for (const [name, part] of this.controls.machine) part.set(question.machine[name]);
+    for (const [name, part] of this.controls.scenario) part.set(question.scenario[name]);
+    if (question.ask === "plan") {
+      this.searchBox.open = true;
+      this.search.show(question.search ?? {});
+    }
+    this.countGiven();
+  }
+
+  /** @param {Opened} opened */
+  addUpload(opened) {
+    this.uploads.set(opened.upload, opened);
+  }
+
+  /**
+   * Marks the fields that a problem names; none where it is null.
+   *
+   * @param {import("./api.js").Problem | null} problem
+   * @param {string} problemId
+   */
+  mark(problem, problemId) {
+    const fields = [...this.inputFields(), ...this.start.machine, ...this.start.scenario];
+    const named = problem ? namedFields(problem, fields) : new Set();
+    this.model.mark(named.has("model") ? problemId : null);
+    this.cluster.mark(named.has("cluster") ? problemId : null);
+    for (const parts of [this.controls.options, this.controls.machine, this.controls.scenario]) {
+      for (const [name, part] of parts) {
+        part.mark(named.has(name) ? problemId : null);
+        const folded = named.has(name) && part.element.closest("details");
+        if (folded instanceof HTMLDetailsElement) folded.open = true;
+      }
+    }
+  }
+
+  /**
+   * Reads options as a command line has them; of a model, or of the input at hand.
+   *
+   * @param {string} line
+   * @returns {Values}
+   */
+  readFlags(line) {
+    return readFlags(line, this.input.model === undefined ? this.inputFields() : (this.start.fields.model ?? []));
+  }
+}
+
+/**
+ * @param {string} name
+ * @returns {number}
+ */
+function rank(name) {
+  const at = COMMON.indexOf(name);
+  return at < 0 ? COMMON.length : at;
+}

@@ -1,0 +1,241 @@
+"""Reports in a real browser, opened from disk with the network off: every kind of answer, and the live pipeline."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from foretrace.cli.main import run
+from ui.axe import violations
+from ui.served import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+EXAMPLES = ROOT / "examples"
+CLUSTER = ("--cluster", "h100-dgx")
+JOB = ("--gpus", "512", "--tp", "4", "--pp", "4", "--gbs", "256", *CLUSTER)
+COMMANDS: dict[str, tuple[str | Path, ...]] = {
+    "prediction": ("predict", "llama3-70b", *JOB, "--vpp", "5"),
+    "workload file": ("simulate", EXAMPLES / "llama405b_1024gpu.txt", *CLUSTER),
+    "workload of experts": ("simulate", EXAMPLES / "moe_128gpu.txt", *CLUSTER),
+    "profiler table": ("simulate", EXAMPLES / "moe_fairseq_profile.txt"),
+    "rank trace": ("simulate", EXAMPLES / "traces" / "gpt13b_real_rank0.txt"),
+    "rank trace of experts": ("simulate", EXAMPLES / "traces" / "moe_ex_situ_rank2.txt"),
+    "comparison": ("compare", "llama3-70b", *JOB, "--with", "tp=8"),
+    "plan search": (
+        "plan", "llama3-8b", "--gpus", "16", "--gbs", "32", "--tp", "1,2,4", "--pp", "1,2", "--mbs", "1", *CLUSTER,
+    ),
+    "sweep": ("sweep", "llama3-8b", "--over", "gpus=16:64:x2", "--tp", "8", "--gbs", "64", *CLUSTER),
+}  # fmt: skip
+SCHEMES = ("light", "dark")
+WIDTHS = (1440, 900, 400)
+OFFLINE = {"offline": True}
+each_report = pytest.mark.parametrize("name", COMMANDS)
+offline = pytest.mark.parametrize("context_options", [OFFLINE], ids=["offline"])
+
+PICTURE = """
+async (canvas) => {
+  // A change is drawn in the next frame.
+  for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
+  return canvas.toDataURL();
+}
+"""
+REMEMBER_PRINTED = """
+() => addEventListener("beforeprint", () => (window.printed = document.querySelector("canvas").toDataURL()))
+"""
+LUMINANCE = """
+() => {
+  const parts = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
+  return parts[0] + parts[1] + parts[2];
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The reports of all commands."""
+    folder = tmp_path_factory.mktemp("reports")
+    paths = {name: folder / f"{name.replace(' ', '_')}.html" for name in COMMANDS}
+    for name, words in COMMANDS.items():
+        with pytest.raises(SystemExit) as stopped:
+            run([str(word) for word in (*words, "--html", paths[name])])
+        assert not stopped.value.code, name
+    return paths
+
+
+@pytest.fixture
+def prediction(page: Page, reports: dict[str, Path]) -> Page:
+    """The report of a prediction, whose pipeline is drawn."""
+    page.goto(reports["prediction"].as_uri())
+    pipeline(page).wait_for()
+    return page
+
+
+def pipeline(page: Page) -> Locator:
+    return page.get_by_role("application", name=re.compile("^Pipeline of a step"))
+
+
+def picture(page: Page) -> str:
+    """Returns what the canvas of the pipeline shows."""
+    return str(pipeline(page).evaluate(PICTURE))
+
+
+def facts(page: Page) -> str:
+    """Returns the facts of the selected bar, as a screen reader says them."""
+    return page.locator("[aria-live=polite]").inner_text()
+
+
+def press(page: Page, *keys: str) -> None:
+    """Presses keys on the pipeline."""
+    for key in keys:
+        pipeline(page).press(key)
+
+
+@offline
+@each_report
+def test_a_report_opens_from_disk_at_all_widths(page: Page, reports: dict[str, Path], name: str) -> None:
+    page.goto(reports[name].as_uri())
+    assert page.get_by_role("article").get_by_role("heading", level=2).count() == 1
+    assert page.get_by_role("article").get_by_role("region").count() > 2
+    for canvas in page.get_by_role("application").all():
+        canvas.wait_for()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        room, content = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollWidth]")
+        assert content <= room, f"{width} px"
+
+
+@pytest.mark.parametrize("context_options", [{**OFFLINE, "color_scheme": scheme} for scheme in SCHEMES], ids=SCHEMES)
+@each_report
+def test_axe_finds_no_serious_problem(page: Page, reports: dict[str, Path], name: str) -> None:
+    page.goto(reports[name].as_uri())
+    page.locator("[data-live]").first.wait_for(state="attached")
+    for details in page.locator("details").all():
+        details.evaluate("(details) => (details.open = true)")
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("context_options", [{"color_scheme": scheme} for scheme in SCHEMES], ids=SCHEMES)
+def test_the_scheme_follows_the_system_and_its_button(prediction: Page, context_options: dict[str, Any]) -> None:
+    is_dark, drawn = prediction.evaluate(LUMINANCE) < 384, picture(prediction)
+    assert is_dark == (context_options["color_scheme"] == "dark")
+    prediction.get_by_role("button", name="Light or dark").click()
+    assert (prediction.evaluate(LUMINANCE) < 384) != is_dark
+    assert picture(prediction) != drawn
+
+
+def test_the_pipeline_zooms_and_pans_by_keyboard(prediction: Page) -> None:
+    whole = picture(prediction)
+    press(prediction, "+")
+    zoomed = picture(prediction)
+    press(prediction, "ArrowRight")
+    assert len({whole, zoomed, picture(prediction)}) == 3
+    press(prediction, "ArrowLeft")
+    assert picture(prediction) == zoomed
+    press(prediction, "0")
+    assert picture(prediction) == whole
+
+
+def test_the_pipeline_zooms_by_its_buttons(prediction: Page) -> None:
+    whole = picture(prediction)
+    prediction.get_by_role("button", name="Zoom in").click()
+    assert picture(prediction) != whole
+    prediction.get_by_role("button", name="Whole step").click()
+    assert picture(prediction) == whole
+
+
+def test_a_bar_is_selected_by_keyboard_and_its_facts_are_said(prediction: Page) -> None:
+    nothing = facts(prediction)
+    press(prediction, "n")
+    first = facts(prediction)
+    assert re.search(
+        r"stage 0\b.*\brank 0 and 127 identical, lane compute, start .* s, duration [\d.]+ (m?s|µs)", first
+    )
+    press(prediction, "n")
+    assert facts(prediction) not in (first, nothing)
+    press(prediction, "p")
+    assert facts(prediction) == first
+    press(prediction, "Escape")
+    assert facts(prediction) == nothing
+
+
+def test_a_bar_is_selected_by_a_click_and_framed(prediction: Page) -> None:
+    drawn, nothing = picture(prediction), facts(prediction)
+    size = pipeline(prediction).bounding_box()
+    assert size is not None
+    pipeline(prediction).click(position={"x": size["width"] / 2, "y": 40})
+    assert "stage 0" in facts(prediction) != nothing
+    pipeline(prediction).hover(position={"x": 10, "y": 40})
+    assert picture(prediction) != drawn
+
+
+def tracks_of_a_stage(page: Page) -> int:
+    """Returns how many rows the arrow keys visit before the next stage."""
+    press(page, "Escape", "n")
+    visited = 0
+    while "stage 0," in facts(page):
+        press(page, "ArrowDown")
+        visited += 1
+    return visited
+
+
+def test_by_stage_each_axis_has_one_row(prediction: Page) -> None:
+    rows = prediction.get_by_label("Rows")
+    axes = prediction.get_by_role("listitem").filter(has_text=re.compile("communication$")).count()
+    assert tracks_of_a_stage(prediction) == 1 + axes + 1
+    rows.select_option("rank")
+    # Five chunks send and receive in two directions, each on a lane of its own.
+    assert tracks_of_a_stage(prediction) > 10
+
+
+def test_the_critical_path_can_be_shown_alone(prediction: Page) -> None:
+    drawn = picture(prediction)
+    path = prediction.get_by_role("checkbox", name="Critical path")
+    path.press("Space")
+    assert picture(prediction) != drawn
+    path.press("Space")
+    assert picture(prediction) == drawn
+
+
+def test_a_table_is_sorted_by_keyboard(prediction: Page) -> None:
+    prediction.get_by_role("region", name="The step over time").get_by_text("as a table").press("Enter")
+    table = prediction.get_by_role("table").filter(has=prediction.get_by_role("columnheader", name="last end"))
+    head = table.get_by_role("columnheader", name="last end")
+
+    def values() -> list[float]:
+        cells = table.locator("tbody td:last-child")
+        return [float(value) for value in cells.evaluate_all("(cells) => cells.map((cell) => cell.dataset.sort)")]
+
+    unsorted = values()
+    assert unsorted != sorted(unsorted)
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert values() == sorted(unsorted)
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert values() == sorted(unsorted, reverse=True)
+
+
+@pytest.mark.parametrize("context_options", [{"permissions": ["clipboard-read", "clipboard-write"]}], ids=["allowed"])
+def test_the_command_is_copied(prediction: Page) -> None:
+    prediction.get_by_role("button", name="Copy the command").press("Enter")
+    prediction.get_by_text("Copied", exact=True).wait_for()
+    copied = prediction.evaluate("navigator.clipboard.readText()")
+    assert copied == prediction.get_by_role("region", name="command").inner_text()
+    assert copied.startswith("foretrace predict llama3-70b ")
+
+
+def test_paper_has_no_buttons_and_the_whole_pipeline(prediction: Page) -> None:
+    press(prediction, "+", "+")
+    zoomed = picture(prediction)
+    prediction.evaluate(REMEMBER_PRINTED)
+    assert prediction.pdf(format="A4").startswith(b"%PDF")
+    assert prediction.evaluate("window.printed") not in (None, zoomed)
+    assert picture(prediction) == zoomed
+    prediction.emulate_media(media="print")
+    assert prediction.get_by_role("button").count() == 0
+    assert pipeline(prediction).is_visible()

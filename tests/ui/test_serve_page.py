@@ -1,0 +1,271 @@
+"""The served page in a real browser: questions, links, uploads, searches, comparisons, history, downloads."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ui.conftest import Watch
+from ui.served import ROOT, SEARCH_MS, ServedPage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+SEEDS = (
+    "llama405b_1024gpu.txt",
+    "moe_128gpu.txt",
+    "moe_fairseq_profile.txt",
+    "traces/gpt13b_real_rank0.txt",
+    "traces/moe_ex_situ_rank2.txt",
+)
+
+
+@pytest.fixture
+def served(page: Page, server: str, watch: Watch) -> ServedPage:
+    watch.origin = server
+    return ServedPage(page, server)
+
+
+def change(served: ServedPage, label: str, value: str) -> None:
+    """Types a value into a field, and waits for the complete answer."""
+    served.field(label).fill(value)
+    served.figures.get_by_text(re.compile(rf"{label} .* → {value}")).wait_for()
+    served.wait_complete()
+
+
+def test_a_changed_field_changes_the_numbers(served: ServedPage) -> None:
+    served.open_example()
+    before = served.step()
+    change(served, "tp", "8")
+    assert served.step() != before
+    assert re.search(r"[+−][\d.]+ (m?s|µs), [+−][\d.]+ %", served.figures.inner_text())
+
+
+def test_only_the_last_of_quick_changes_counts(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    served.field("gpus").focus()
+    for key in ("ArrowUp", "ArrowUp", "ArrowDown", "ArrowUp", "ArrowDown"):
+        page.keyboard.press(key)
+    served.wait_complete()
+    assert "1,024 GPUs" in served.answer.inner_text()
+    other = ServedPage(page.context.new_page(), served.origin)
+    other.open(page.url.removeprefix(served.origin))
+    other.wait_complete()
+    assert other.field("gpus").input_value() == "1024"
+    assert other.step() == served.step()
+
+
+def test_the_answer_says_step_breakdown_and_memory_first(served: ServedPage, page: Page) -> None:
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/events" in request.url else None)
+    served.open_example()
+    text = page.request.get(streams[-1]).text()
+    names = re.findall(r"^event: (\w+)", text, re.MULTILINE)
+    assert names.index("quick") < names.index("answer")
+
+
+def test_a_recorded_run_can_be_replayed_and_shown_again(served: ServedPage) -> None:
+    served.open_example("Megatron trace of a real run")
+    for name, kind in (("Replayed", "simulation"), ("As recorded", "explanation")):
+        served.form.get_by_text(name).click()
+        served.answer.get_by_text(kind, exact=True).wait_for()
+        served.wait_complete()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_seed_can_be_uploaded(served: ServedPage, seed: str) -> None:
+    served.open()
+    served.upload(ROOT / "examples" / seed)
+    served.form.get_by_text(Path(seed).name).first.wait_for()
+    served.wait_complete()
+    assert served.answer.get_by_role("heading", level=2).count() == 1
+    assert not served.problem.is_visible()
+
+
+def test_a_broken_upload_shows_what_the_command_line_says(served: ServedPage, watch: Watch, tmp_path: Path) -> None:
+    watch.expected = {400, 422}
+    broken = tmp_path / "broken.txt"
+    text = (ROOT / "examples" / "moe_128gpu.txt").read_text()
+    broken.write_text(text.replace("ALLGATHER", "ALLGETHER"))
+    served.open_example()
+    step = served.step()
+    served.upload(broken)
+    served.problem.get_by_text("unknown-collective").wait_for()
+    assert "broken.txt" in served.problem.inner_text()
+    assert served.step() == step
+
+
+def test_an_impossible_plan_marks_its_field_and_can_be_repaired(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    served.field("tp").fill("3")
+    served.problem.wait_for()
+    assert page.locator("[aria-invalid=true]").count() > 0
+    served.problem.get_by_role("button", name=re.compile("Use --tp")).first.click()
+    served.problem.wait_for(state="hidden")
+    served.wait_complete()
+    assert page.locator("[aria-invalid=true]").count() == 0
+
+
+def test_a_link_restores_fields_and_numbers(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    change(served, "tp", "8")
+    other = ServedPage(page.context.new_page(), served.origin)
+    other.open(page.url.removeprefix(served.origin))
+    other.wait_complete()
+    assert other.step() == served.step()
+    assert other.field("tp").input_value() == "8"
+    assert other.field("Model").input_value() == "llama3-70b"
+    assert other.answer.inner_text() == served.answer.inner_text()
+
+
+def test_back_and_forward_lead_through_the_questions(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    first = served.step()
+    change(served, "tp", "8")
+    second = served.step()
+    page.go_back()
+    served.figures.get_by_text("tp 8 → 4").wait_for()
+    served.wait_complete()
+    assert served.step() == first
+    assert served.field("tp").input_value() == "4"
+    page.go_forward()
+    served.figures.get_by_text("tp 4 → 8").wait_for()
+    served.wait_complete()
+    assert served.step() == second
+    page.go_back()
+    page.go_back()
+    page.get_by_role("heading", name="How long will a training step take?").wait_for()
+
+
+def start_search(served: ServedPage) -> None:
+    """Starts a search for the best plan of a small job."""
+    served.open_example()
+    change(served, "gpus", "64")
+    served.form.get_by_role("heading", name="Best plan").click()
+    served.form.get_by_role("button", name="Find the best plan").click()
+
+
+def test_a_search_shows_a_front_and_opens_a_plan(served: ServedPage) -> None:
+    start_search(served)
+    plan = served.answer.get_by_role("button", name="Open this plan").first
+    plan.wait_for(timeout=SEARCH_MS)
+    served.wait_complete(SEARCH_MS)
+    plan.click()
+    served.answer.get_by_role("heading", name="plans").first.wait_for(state="detached")
+    served.wait_complete()
+    assert served.field("tp").input_value() != ""
+    assert served.field("gpus").input_value() == "64"
+
+
+def test_a_search_can_be_cancelled_and_keeps_its_plans(served: ServedPage, page: Page) -> None:
+    start_search(served)
+    served.figures.get_by_role("button", name="Cancel").wait_for()
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
+    page.keyboard.press("Escape")
+    served.wait_complete()
+    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
+    assert "#a=" in page.url
+
+
+def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    step = served.step()
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
+    change(served, "tp", "8")
+    assert step in served.pinned.inner_text()
+    left, right = served.pinned.bounding_box(), served.answer.bounding_box()
+    assert left is not None and right is not None
+    assert left["x"] + left["width"] <= right["x"]
+    served.figures.get_by_role("button", name="Difference").click()
+    served.difference.get_by_role("article").wait_for()
+    page.reload()
+    served.pinned.get_by_text(step).first.wait_for()
+    served.pinned.get_by_role("button", name="Unpin").click()
+    served.pinned.wait_for(state="hidden")
+
+
+def test_history_opens_compares_and_deletes(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    first = served.step()
+    change(served, "tp", "8")
+    history = page.get_by_role("dialog", name="History")
+    page.get_by_role("button", name="History").click()
+    history.get_by_role("listitem").nth(1).wait_for()
+    assert history.get_by_role("listitem").count() == 2
+    history.get_by_role("button", name=re.compile(f"^Compare .*{re.escape(first)}")).click()
+    served.difference.get_by_role("article").wait_for()
+    page.get_by_role("button", name="History").click()
+    history.get_by_role("button", name=re.compile(f"^(?!Compare|Delete).*{re.escape(first)}")).first.click()
+    served.wait_complete()
+    served.figures.get_by_text("tp 8 → 4").wait_for()
+    assert served.step() == first
+    assert served.field("tp").input_value() == "4"
+    page.get_by_role("button", name="History").click()
+    delete = history.get_by_role("button", name="Delete")
+    delete.first.wait_for()
+    count = delete.count()
+    delete.last.click()
+    delete.nth(count - 1).wait_for(state="detached")
+    assert delete.count() == count - 1
+    page.keyboard.press("Escape")
+    history.wait_for(state="hidden")
+
+
+def test_downloads_are_valid(served: ServedPage, page: Page, tmp_path: Path) -> None:
+    served.open_example()
+    files = {}
+    for name in ("JSON", "Report", "Perfetto", "Saved answer", "Launch arguments"):
+        served.figures.get_by_text("Download", exact=True).click()
+        with page.expect_download() as download:
+            served.figures.get_by_role("button", name=re.compile(f"^{name}")).click()
+        files[name] = tmp_path / download.value.suggested_filename
+        download.value.save_as(files[name])
+    assert json.loads(files["JSON"].read_text())["step_time_s"] > 0
+    assert files["Report"].read_text().startswith("<!doctype html>")
+    assert files["Perfetto"].stat().st_size > 1000
+    assert files["Saved answer"].stat().st_size > 1000
+    assert "--tensor-model-parallel-size" in files["Launch arguments"].read_text()
+
+
+def test_an_upload_may_be_dropped_onto_the_page(served: ServedPage, page: Page) -> None:
+    served.open()
+    text = (ROOT / "examples" / "moe_128gpu.txt").read_text()
+    transfer = page.evaluate_handle(
+        """(text) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([text], "dropped.txt", {type: "text/plain"}));
+            return transfer;
+        }""",
+        text,
+    )
+    page.get_by_role("main").dispatch_event("drop", {"dataTransfer": transfer})
+    served.form.get_by_text("dropped.txt").first.wait_for()
+    served.wait_complete()
+
+
+def test_what_ifs_are_rows_of_the_scenario(served: ServedPage) -> None:
+    served.open_example()
+    before = served.step()
+    served.form.get_by_role("heading", name="Scenario").click()
+    served.form.get_by_role("button", name="Add a what-if").click()
+    served.field("What 1").fill("nvlink")
+    served.field("What 1").press("Enter")
+    served.figures.get_by_text("what if auto → nvlink=2x").wait_for()
+    served.wait_complete()
+    assert served.step() != before
+
+
+def test_a_lost_connection_keeps_the_form_and_is_tried_again(served: ServedPage, page: Page, watch: Watch) -> None:
+    served.open_example()
+    watch.is_offline = True
+    page.context.set_offline(True)
+    served.field("tp").fill("8")
+    served.figures.get_by_text("cannot be reached").wait_for()
+    page.context.set_offline(False)
+    served.figures.get_by_text("tp 4 → 8").wait_for()
+    served.wait_complete()
+    assert served.field("tp").input_value() == "8"
