@@ -75,15 +75,19 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
-def timed(browser: Browser, question: dict[str, Any], latencies: Latencies, **others: Any) -> None:
-    """Asks a question and notes when its events come."""
-    began = time.perf_counter()
+def begin(browser: Browser, question: dict[str, Any], latencies: Latencies, **others: Any) -> str | None:
+    """Asks a question and returns its job; None where it is refused."""
     response = browser.http.post("/api/jobs", json={**question, **others})
     if response.status_code != 200:
         latencies.ends[response.json()["error"]["code"]] += 1
-        return
+        return None
+    return str(response.json()["job"])
+
+
+def follow(browser: Browser, job: str, began: float, latencies: Latencies) -> None:
+    """Notes when the events of a job come, and how it ends."""
     end = "no end"
-    for name, values in browser.events(response.json()["job"]):
+    for name, values in browser.events(job):
         if name == "quick":
             latencies.quick_s.append(time.perf_counter() - began)
         elif name == "answer":
@@ -92,6 +96,14 @@ def timed(browser: Browser, question: dict[str, Any], latencies: Latencies, **ot
             latencies.longest_queue = max(latencies.longest_queue, values["position"])
         end = values["code"] if name == "failed" else name
     latencies.ends[end] += 1
+
+
+def timed(browser: Browser, question: dict[str, Any], latencies: Latencies) -> None:
+    """Asks a question and waits for its answer."""
+    began = time.perf_counter()
+    job = begin(browser, question, latencies)
+    if job is not None:
+        follow(browser, job, began, latencies)
 
 
 def show(what: str, value: str, target: str = "", met: bool | None = None) -> None:
@@ -128,14 +140,10 @@ def many_users(running: RunningServer, users: int, seconds: float) -> None:
             while time.monotonic() < until:
                 others = {} if job is None else {"replaces": job}
                 began = time.perf_counter()
-                response = browser.http.post("/api/jobs", json={**changed(generator), **others})
-                if response.status_code == 200:
-                    job = response.json()["job"]
-                    arguments = (browser, job, began, latencies)
-                    followers.append(threading.Thread(target=follow, args=arguments))
+                job = begin(browser, changed(generator), latencies, **others)
+                if job is not None:
+                    followers.append(threading.Thread(target=follow, args=(browser, job, began, latencies)))
                     followers[-1].start()
-                else:
-                    latencies.ends[response.json()["error"]["code"]] += 1
                 time.sleep(PAUSE_S)
             for follower in followers:
                 follower.join()
@@ -154,20 +162,6 @@ def many_users(running: RunningServer, users: int, seconds: float) -> None:
             text = f"{median(values):.2f}, {quantile(values, 0.95):.2f} s"
             show(f"… {name}, median and 95 %", text)
     show("… longest queue that a page showed", str(latencies.longest_queue))
-
-
-def follow(browser: Browser, job: str, began: float, latencies: Latencies) -> None:
-    """Follows a job of one of many users."""
-    end = "no end"
-    for name, values in browser.events(job):
-        if name == "quick":
-            latencies.quick_s.append(time.perf_counter() - began)
-        elif name == "answer":
-            latencies.full_s.append(time.perf_counter() - began)
-        elif name == "queued":
-            latencies.longest_queue = max(latencies.longest_queue, values["position"])
-        end = values["code"] if name == "failed" else name
-    latencies.ends[end] += 1
 
 
 def resident_mib(pid: int) -> float:

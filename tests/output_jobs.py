@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import foretrace
 from recorded_steps import trace_file
 
 OUT: Final = "OUT"
@@ -66,6 +67,7 @@ JOBS: Final[dict[tuple[str, str], tuple[str, tuple[str, ...]]]] = {
         "run.sh",
         (*_MODEL, "--stack", "torch-eager", "--format", "launch", "--framework", "deepspeed", "-o", OUT),
     ),
+    ("report", "--output"): ("out.html", ("job.answer", "-o", OUT)),
     ("init", "--output"): ("out.yaml", ("--model", "gpt2", "--force", "-o", OUT)),
     ("inspect", "--html"): ("out.html", ("job.txt", "--html", OUT)),
     ("inspect", "--output"): ("out.json", ("job.txt", "-o", OUT)),
@@ -100,6 +102,7 @@ def write_inputs(folder: Path) -> None:
     """Writes what the jobs read; they are run in this folder."""
     trace_file(folder)
     (folder / "job.txt").write_text(_WORKLOAD)
+    foretrace.simulate(folder / "job.txt", "h100-dgx").save(folder / "job.answer")
     (folder / "calls.csv").write_text(_CALLS)
     (folder / "runs.csv").write_text(f"id,model,{_SIZES},step_time_s,complete,family\ngood,{_RUN},1.42,A,one\n")
     (folder / "my.yaml").write_text("calibration: 1\ngpu: h200-sxm\nhost: {launch_s: 1.0e-6, launches: 100}\n")

@@ -46,7 +46,7 @@ _SAMPLE_FOLDERS: Final = ("data/h200", "data/kineto", "data")
 _INLINE: Final = re.compile(r"`(foretrace [^`]+)`")
 _FILE: Final = re.compile(r"[\w./*-]+(?:/|\.(?:json|gz|ya?ml|txt|csv|jsonl|log|xml|sh|sqlite|profile|foretrace))")
 _OUTPUT_OPTIONS: Final = ("-o", "--perfetto", "--plot", "--svg", "--heatmap", "--save", "--traces", "--csv")
-_EXPENSIVE: Final = ("validate", "sweep", "plan", "measure", "calibrate")
+_EXPENSIVE: Final = ("validate", "sweep", "plan", "measure", "calibrate", "serve")
 _MIN_SIMILARITY: Final = 0.6
 """How similar a line must be to one of the new output to count as the same line with other numbers."""
 

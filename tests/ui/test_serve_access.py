@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ui.axe import violations
 from ui.conftest import Watch
-from ui.served import ROOT, ServedPage
+from ui.served import ServedPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 SCHEMES = ("light", "dark")
 
 
@@ -20,20 +20,6 @@ SCHEMES = ("light", "dark")
 def served(page: Page, server: str, watch: Watch) -> ServedPage:
     watch.origin = server
     return ServedPage(page, server)
-
-
-def violations(page: Page) -> list[str]:
-    """Returns the serious and critical problems that axe-core finds."""
-    if not AXE.is_file():
-        pytest.skip("needs axe-core: npm ci")
-    page.evaluate(AXE.read_text())
-    results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{violation['id']}: {node['target']} {node['failureSummary']}"
-        for violation in results["violations"]
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
 
 
 @pytest.mark.parametrize("context_options", [{"color_scheme": scheme} for scheme in SCHEMES], ids=SCHEMES)

@@ -17,7 +17,7 @@ from shared_files import ROOT
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 MAX_LINES = 15
 """Lines of a block, blank ones and the name of its file not counted."""
-SUBJECTS = ["GPU", "cluster", "model", "stack", "schedule", "input", "price source", "exporter", "command"]
+SUBJECTS = ["GPU", "cluster", "model", "stack", "schedule", "input", "price source", "exporter", "view", "command"]
 
 
 @dataclass(frozen=True)

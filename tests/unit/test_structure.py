@@ -238,6 +238,8 @@ class TestOneReaderAndOneWriter:
     READ_AND_WRITE = (
         *("basics/files.py", "basics/outputs.py"),
         *("engine/jit.py", "cost/kernels/parameters.py", "cost/network/nccl/machine.py"),  # read files of the package
+        "report/page/document.py",  # reads files of the package
+        *("server/app.py", "server/store.py", "server/uploads.py", "server/worker.py"),  # have a folder of their own
         "basics/last_resort.py",  # writes what a defect leaves to be reported
     )
 

@@ -191,6 +191,15 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "host-busy": "The host is busy launching kernels for most of the step.",
         "memory-imbalance": "A step does not free as much memory as it allocates.",
     },
+    "Served page": {
+        "request-refused": "A request does not come from the page, or not from who may use it.",
+        "unknown-id": "No answer, upload or job of this server has this id.",
+        "busy": "Too much waits for the server, or is being uploaded to it, already.",
+        "too-many": "One user has too many jobs that wait.",
+        "worker-died": "The process that worked on a job has ended before it was done.",
+        "state-in-use": "Another server uses the state folder.",
+        "port-in-use": "Another program listens at the port.",
+    },
 }
 """All codes by what they are about."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import io
 import os
 import weakref
@@ -65,6 +66,12 @@ def may_open(path: str | os.PathLike[str]) -> bool:
     except (OSError, ValueError):  # a name that no file has
         return False
     return any(real == folder or real.startswith(folder + os.sep) for folder in (*_allowed, _PACKAGE))
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file that was read. Raises OSError where it cannot be read again."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class InputFile(os.PathLike[str]):

@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from foretrace.basics.arguments import checked_calls
+
 if TYPE_CHECKING:
     import pandas
 
@@ -21,6 +23,7 @@ class Plot(Protocol):
         """Writes it as a page (.html), or its picture (.svg) where it has one."""
 
 
+@checked_calls
 class Viewable:
     """An answer that can be looked at."""
 

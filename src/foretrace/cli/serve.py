@@ -14,7 +14,7 @@ EXAMPLES = """Examples:
 
 foretrace serve
 
-foretrace serve --port 0 --workers 2 --state /tmp/foretrace-state --no-open
+foretrace serve --port 0 --workers 2 --state studies --no-open
 
 Ctrl-C ends it with exit code 0; answers that are finished are kept."""
 

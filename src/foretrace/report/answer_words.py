@@ -11,6 +11,7 @@ from foretrace.basics.units import (
     MINUS,
     format_bytes,
     format_count,
+    format_difference,
     format_flops,
     format_percent,
     format_time,
@@ -21,6 +22,7 @@ from foretrace.readings.critical_path import Bound
 if TYPE_CHECKING:
     from foretrace.cost.network.interface import LimitKind
     from foretrace.readings.answer.model_figures import ModelFigures
+    from foretrace.readings.sharing import NetworkUse
 
 MIN_GAIN = 0.001
 """The share of the step below which a change does not count as a help."""
@@ -178,3 +180,11 @@ def sorted_diagnostics(diagnostics: tuple[Diagnostic, ...]) -> list[Diagnostic]:
             place = f"line {place.rpartition(':')[2]}"
         ordered.append(replace(diagnostic, where=place or None))
     return ordered
+
+
+def sharing_text(step_s: float, use: NetworkUse) -> str:
+    """Returns how much longer the step takes because communications share links."""
+    alone = format_time(use.analytic_step_time_s)
+    if abs(step_s - use.analytic_step_time_s) <= ROUNDING * step_s:
+        return f"no longer than with each communication alone, {alone}"
+    return f"{format_difference(step_s, use.analytic_step_time_s)} on {alone} with each communication alone"

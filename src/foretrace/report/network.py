@@ -272,8 +272,8 @@ def table_titles(results: NetworkTable) -> tuple[str, str]:
     """Returns which collective a table is about, and where it runs."""
     first, over = results.answers[0], over_of(results.answers)
     what = first.collective if over != "ranks" else f"{first.collective} of {size_text(first.size_bytes)}"
-    beside = f" · {format_count(first.groups)} such groups at once" if first.groups > 1 else ""
-    return what, where_text(first) if over == "size" else f"{first.cluster.name}{beside}"
+    concurrent = f" · {format_count(first.groups)} such groups at once" if first.groups > 1 else ""
+    return what, where_text(first) if over == "size" else f"{first.cluster.name}{concurrent}"
 
 
 def points_table(results: NetworkTable) -> TextTable:

@@ -129,6 +129,10 @@ def mix(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(low + share * (high - low)):02x}" for low, high in pairs)
 
 
+_MIN_TICKS: Final = 3
+"""Ticks of an axis that let a reader tell its scale."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogAxis:
     """A logarithmic axis from `low` to `high`, in any unit."""
@@ -142,11 +146,12 @@ class LogAxis:
         return min(max(share, 0.0), 1.0)
 
     def ticks(self) -> list[float]:
-        """Returns the powers of ten, and on a short axis also 2 and 5 times these."""
+        """Returns the powers of ten, on a short axis also 2 and 5 times these, on a shorter one round numbers."""
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         steps = (1,) if last - first > 4 else (1, 2, 5)
         values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-        return [value for value in values if self.low <= value <= self.high]
+        ticks = [value for value in values if self.low <= value <= self.high]
+        return ticks if len(ticks) >= _MIN_TICKS else LinearAxis(self.low, self.high).ticks(2 * _MIN_TICKS)
 
     def binary_ticks(self, max_ticks: int = 10) -> list[float]:
         """Returns powers of two at equal distances, `max_ticks` of them at most."""

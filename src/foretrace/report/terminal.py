@@ -12,7 +12,6 @@ from foretrace.basics.units import (
     MINUS,
     format_bytes,
     format_count,
-    format_difference,
     format_number,
     format_percent,
     format_time,
@@ -36,6 +35,7 @@ from foretrace.report.answer_words import (
     job_text,
     place_text,
     remedy_gain_s,
+    sharing_text,
     sorted_diagnostics,
     source_texts,
     utilisation_text,
@@ -241,9 +241,7 @@ def _network(simulation: Answer) -> list[list[Span]]:
     use = simulation.network
     if use is None or use.mode == "analytic":
         return []
-    longer = format_difference(simulation.step_time_s, use.analytic_step_time_s)
-    step = f"{longer} on {format_time(use.analytic_step_time_s)} with each as if alone"
-    lines: list[list[Span]] = [[], [("  links shared", "bold"), (f"  {step}", "")]]
+    lines: list[list[Span]] = [[], [("  links shared", "bold"), (f"  {sharing_text(simulation.step_time_s, use)}", "")]]
     slower = " · ".join(
         f"{slowed.axis} {format_time(slowed.analytic_s)} → {format_time(slowed.flow_s)}"
         for slowed in use.slowed[:MAX_SLOWED]

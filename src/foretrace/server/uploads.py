@@ -73,6 +73,9 @@ class Upload:
     names: tuple[str, ...]
     shown_names: tuple[str, ...]
     sizes_bytes: dict[int, int] = field(default_factory=dict)
+    """The sizes of the files that are there, by number."""
+    writing: set[int] = field(default_factory=set)
+    """The numbers of the files that are being written."""
     is_kept: bool = False
     """Whether it was opened, so that it is in the database."""
 
@@ -154,12 +157,12 @@ class Uploads:
         upload = self.of(name)
         if upload.owner != owner or upload.is_kept or not 0 <= number < len(upload.names):
             raise unknown_id("file of an upload", f"{name}/{number}")
-        if number in upload.sizes_bytes:
+        if number in upload.sizes_bytes or number in upload.writing:
             raise InputError("duplicate-name", "this file was uploaded already", where=upload.shown_names[number])
         self._check_size(upload, number, length or 0)
         path = self._folder / upload.id / upload.names[number]
         written_bytes, is_finished = 0, False
-        upload.sizes_bytes[number] = 0  # nobody else writes it
+        upload.writing.add(number)
         try:
             with path.open("xb") as stream:
                 buffer = bytearray()
@@ -172,14 +175,15 @@ class Uploads:
                         await asyncio.to_thread(stream.write, bytes(buffer))
                         buffer.clear()
                 await asyncio.to_thread(stream.write, bytes(buffer))
-            upload.sizes_bytes[number] = written_bytes
             is_finished = True
         except OSError as error:
             raise unwritable_state(error) from None
         finally:
-            if not is_finished:
+            upload.writing.discard(number)
+            if is_finished:
+                upload.sizes_bytes[number] = written_bytes
+            else:
                 self._total_bytes -= written_bytes
-                upload.sizes_bytes.pop(number, None)
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 

@@ -148,7 +148,12 @@ class TestRequest:
         self, example: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         requests: list[PlanRequest] = []
-        stub = SimpleNamespace(search_plans=lambda _m, _c, request, **_: requests.append(request) or search())
+
+        def search_plans(_model: Any, _machine: Any, request: PlanRequest, **_: Any) -> PlanSearch:
+            requests.append(request)
+            return replace(search(), request=request)
+
+        stub = SimpleNamespace(search_plans=search_plans)
         monkeypatch.setitem(sys.modules, "foretrace.search.planner.search", stub)
         assert call(*shlex.split(example)[1:]) == 0
         assert requests and capsys.readouterr().out

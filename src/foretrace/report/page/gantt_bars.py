@@ -302,7 +302,7 @@ class _Merger:
         )
 
     def _patterned(self, bars: GanttBars, first: Longs) -> tuple[GanttBars, GanttPatterns]:
-        """Finds the patterns of bars of several ops; bars whose ops run alike, to a tick, share one."""
+        """Finds the patterns of bars of several ops; bars whose ops start and end at the same ticks share one."""
         several = np.flatnonzero(bars.ops > 1)
         counts = bars.ops[several]
         op = ranges(first[several], counts)

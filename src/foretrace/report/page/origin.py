@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import foretrace
+from foretrace.basics.files import sha256_of
 from foretrace.basics.units import format_bytes, format_count
 from foretrace.report.page.blocks import View
 
@@ -40,10 +40,7 @@ def _described(name: str) -> str:
     """Returns a file's name, size and SHA-256; only the name where it cannot be read a second time."""
     path = Path(name)
     try:
-        if not path.is_file():
-            return name
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return f"{name} · {format_bytes(path.stat().st_size)} · sha256 {digest}"
+        digest = sha256_of(path) if path.is_file() else None
+        return name if digest is None else f"{name} · {format_bytes(path.stat().st_size)} · sha256 {digest}"
     except OSError:
         return name

@@ -13,7 +13,6 @@ from foretrace.basics.units import (
     MINUS,
     format_bandwidth,
     format_count,
-    format_difference,
     format_flops,
     format_number,
     format_percent,
@@ -39,6 +38,7 @@ from foretrace.report.answer_words import (
     job_text,
     place_text,
     remedy_gain_s,
+    sharing_text,
     sorted_diagnostics,
 )
 from foretrace.report.design import part_colour
@@ -321,9 +321,7 @@ def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
     use = answer.network
     if use is None or use.mode == "analytic":
         return
-    longer = format_difference(answer.step_time_s, use.analytic_step_time_s)
-    alone = format_time(use.analytic_step_time_s)
-    blocks: list[Block] = [Text(f"The step takes {longer} on {alone} with each as if alone.")]
+    blocks: list[Block] = [Text(f"The step takes {sharing_text(answer.step_time_s, use)}.")]
     slowed: list[Row] = [[each.axis, _time_cell(each.analytic_s), _time_cell(each.flow_s)] for each in use.slowed]
     if slowed:
         blocks.append(Table(("axis", "alone", "sharing links"), slowed, "per rank", right=(1, 2)))
