@@ -23,6 +23,8 @@ MAX_QUEUED: Final = 200
 MAX_QUEUED_OF_OWNER: Final = 40
 MAX_PREEMPTIONS: Final = 2
 """Times that a task gives way to others before it is finished, however many wait."""
+MAX_LOST_STARTS: Final = 2
+"""Workers that may end when they are given a task, before it fails."""
 GRACE_S: Final = 3.0
 """Seconds from an interrupt until a worker that does not stop is killed."""
 MIN_LIFE_S: Final = 1.0
@@ -60,6 +62,8 @@ class PoolTask:
     result: asyncio.Future[dict[str, Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     position: int = 0
     preemptions: int = 0
+    lost_starts: int = 0
+    """Times that it was given to a worker that had ended."""
     error: ForetraceError | None = None
     """Why it was interrupted, where that was not its owner's wish."""
 
@@ -81,6 +85,8 @@ class _Seat:
     is_ready: bool = False
     is_warm: bool = False
     is_giving_way: bool = False
+    has_begun: bool = False
+    """Whether the worker has taken the task: one that ended before cannot have ended because of it."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
@@ -206,7 +212,7 @@ class WorkerPool:
         assert seat.process is not None
         self._number += 1
         seat.number_sent = self._number
-        seat.task, seat.is_giving_way, seat.is_warm = task, False, True
+        seat.task, seat.is_giving_way, seat.has_begun, seat.is_warm = task, False, False, True
         seat.process.send({**task.message, "number": self._number, "kind": task.kind})
         if task.position:
             task.position = 0
@@ -253,6 +259,9 @@ class WorkerPool:
             seat.is_ready, self._failed_starts = True, 0
         elif task is None or message["number"] != seat.number_sent:
             return  # of a task that was given up
+        elif event == "begun":
+            seat.has_begun = True
+            return
         elif event == "done":
             self._end(seat)
             if not task.result.done():
@@ -261,8 +270,7 @@ class WorkerPool:
             gives_way = seat.is_giving_way and message["error"]["code"] == "interrupted"
             self._end(seat)
             if gives_way and task.kind != "warm":
-                queue = self._queues[_PRIORITY[task.kind]]
-                queue.setdefault(task.owner, deque()).appendleft(task)
+                self._put_back(task)
             elif gives_way:
                 seat.is_warm = False
             else:
@@ -274,6 +282,10 @@ class WorkerPool:
         if is_large or message.get("error", {}).get("code") in _BROKEN:
             self._replace(seat)
         self._dispatch()
+
+    def _put_back(self, task: PoolTask) -> None:
+        """Makes a task that was taken the next of its owner again."""
+        self._queues[_PRIORITY[task.kind]].setdefault(task.owner, deque()).appendleft(task)
 
     def _end(self, seat: _Seat) -> None:
         seat.task, seat.is_giving_way = None, False
@@ -292,12 +304,15 @@ class WorkerPool:
         if seat.process is not process or self._is_closed:
             return
         task, gives_way = seat.task, seat.is_giving_way
+        if task is not None and not seat.has_begun and task.lost_starts < MAX_LOST_STARTS:
+            task.lost_starts += 1
+            gives_way = True
         if not seat.is_ready:
             self._failed_starts += 1
         self._end(seat)
         seat.process, seat.is_ready = None, False
         if task is not None and gives_way and task.kind != "warm":
-            self._queues[_PRIORITY[task.kind]].setdefault(task.owner, deque()).appendleft(task)
+            self._put_back(task)
         elif task is not None:
             problem = "the process that worked on the job has ended: it took too much memory, or crashed"
             task.fail(task.error or InputError("worker-died", problem, hint="other jobs are not concerned"))

@@ -69,6 +69,7 @@ class Worker:
             except (EOFError, OSError):
                 return
             self._number = task["number"]
+            self._send("begun")
             event, values = self._outcome(task)
             self._send(event, **values, resident_bytes=_resident_bytes())
 
