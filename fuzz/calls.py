@@ -27,6 +27,7 @@ COMMAND_LINES: Final = {
     "explain": "explain job.yaml",
     "validate": "validate runs.csv --workers 1",
     "generate": "generate gpt2 --gpus 4 --tp 2 --gbs 4 --seq 128 --cluster a100-dgx --format program -o out.foretrace",
+    "report": "report job.answer -o out.html",
     "init": "init --model gpt2",
     "inspect": "inspect job.yaml",
     "measure": "measure -o out.profile --quick --minutes 0.001",
@@ -35,7 +36,7 @@ COMMAND_LINES: Final = {
     "list": "list models",
     "show": "show h100-dgx",
 }
-"""A command line that works, for every command."""
+"""A command line that works, for every command but `serve`, which runs until it is interrupted (`CALLS`)."""
 
 _OPTION_VALUES: Final = """
 1 2 4 8 0 -1 3 1000000 1e9 64:1024:x2 1:4:+1 4:1000000000:x1.0000001 1..8 8..1 tp=1,2 gpus=4:64:x2 mbs=1,2,4
@@ -47,12 +48,12 @@ interleaved-1f1b dualpipe megatron-core fsdp torch-eager tp-cp-ep-dp-pp dp-dp pp
 1e30B 16MiB -5MiB 0B 1KiB..1KiB Et*4|(t*4|)*14tmL t*999999999 (((( 6,6 12,0 1,2,3 20,20,20,20 4096,4096 all none
 grad,param core_attn,mlp full selective fp8 bf16 ring,tree ^tree LL,Simple style=deepep,experts=256,topk=8
 style=x moe.tokens=8192 params=2.5e8 params=nan 10s 0s 1e-9s 5e-324 0.5% 15T 60 out.svg out.json out.csv
-out.pftrace out.answer
+out.pftrace out.answer out.html job.answer
 """
 OPTION_VALUES: Final = (*_OPTION_VALUES.split(), f"{'9' * 4400}=2x", "E|" * 50)
 """Values of options that are right for some of them."""
 
-FILES: Final = ("job.yaml", "runs.csv", "c.yaml", "my.yaml", "routing.txt")
+FILES: Final = ("job.yaml", "runs.csv", "c.yaml", "my.yaml", "routing.txt", "job.answer")
 """The files that command lines and calls name; they lie where these are run."""
 
 
@@ -276,15 +277,31 @@ def _run_job(words: Sequence[str]) -> object:
     return _used(foretrace.simulate(job, "h100-dgx", explain=False))
 
 
-CALLS: Final[dict[str, Callable[[Sequence[str]], object]]] = {"call": _evaluate, "job": _run_job}
-"""What `python:NAME` runs with the words after it, within this process and in the folder of the input.
+def _ask(words: Sequence[str]) -> object:
+    """Answers the request in a file as `foretrace serve` does, without a socket; uploads are other files next to it."""
+    from pathlib import Path
 
-A server joins by a function that answers the request in a file as the server would, without a socket."""
+    from foretrace.server.answering import Answerer, Place
+    from foretrace.server.questions import WebQuestion, read_json
+
+    question = WebQuestion.read(read_json(Path(words[0]).read_bytes()))
+    place = Place(lambda: ("job.yaml",), ("job.yaml",))
+    if question.source == "answers":
+        return question.text
+    answerer = Answerer()
+    if question.ask == "step":
+        answerer.quick(question, place)
+    answer = answerer.full(question, place, lambda _: None)
+    return json.dumps(answer, allow_nan=False)
+
+
+CALLS: Final[dict[str, Callable[[Sequence[str]], object]]] = {"call": _evaluate, "job": _run_job, "ask": _ask}
+"""What `python:NAME` runs with the words after it, within this process and in the folder of the input."""
 
 
 def _used(result: Any) -> Any:
     """Does with a result what users do: prints it, and writes it as JSON, which has finite numbers only."""
     repr(result)
-    if hasattr(result, "to_dict") and not isinstance(result, type):
+    if hasattr(result, "to_dict") and not isinstance(result, type) and not hasattr(result, "iloc"):  # no frame
         json.dumps(result.to_dict(), allow_nan=False)
     return result

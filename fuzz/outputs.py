@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -20,6 +21,7 @@ NOT_FINITE: Final = re.compile(rf"(?<![\w.\"'])[-−+±]?(?:nan|inf)(?: ?(?:{_UN
 NEGATIVE: Final = re.compile(r"^ *(?:Step|Step time|Time|Total|Makespan|Measured|Predicted) +[-−] ?[0-9]", re.MULTILINE)
 """A time that cannot be below zero, as screens begin their lines with it."""
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+_VOID_TAGS: Final = ("meta", "link", "br", "hr", "img", "input", "wbr", "col")
 _SVG_NUMBER: Final = re.compile(r"(?<![\w.])[-+]?(?:nan|inf)(?!\w)")
 
 
@@ -53,6 +55,58 @@ def check_svg(path: Path) -> None:
         for name, value in element.attrib.items():
             if name not in ("class", "id") and _SVG_NUMBER.search(value):
                 raise MalformedError(f'{element.tag} has {name}="{value[:80]}"')
+
+
+class _Page(HTMLParser):
+    """Reads a page and keeps what is wrong with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_tags: list[str] = []
+        self.problem: str | None = None
+        self.is_data = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Refuses attributes that load something or run code; keeps the tags that have to be closed."""
+        values = dict(attrs)
+        self.is_data = tag == "script" and "json" in (values.get("type") or "")
+        loaded = next((values[name] for name in ("src", "srcset", "data", "action") if values.get(name)), None)
+        if loaded is None and tag == "link":
+            loaded = values.get("href")
+        if loaded is not None and not loaded.startswith("data:"):
+            self.problem = f"{tag} loads {loaded[:80]}"
+        if any(name.startswith("on") for name in values) or str(values.get("href")).startswith("javascript:"):
+            self.problem = f"{tag} runs code: {attrs}"[:200]
+        if tag not in _VOID_TAGS:
+            self.open_tags.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Looks at an element of SVG that closes itself."""
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Closes the innermost tag."""
+        if tag not in _VOID_TAGS and (not self.open_tags or self.open_tags.pop() != tag):
+            self.problem = self.problem or f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        """Reads the data of charts."""
+        if self.is_data:
+            json.loads(data, parse_constant=refuse_constant)
+
+
+def check_html(path: Path) -> None:
+    """Raises an error unless a page loads nothing, runs only its own scripts, and its tags and numbers are right."""
+    text = path.read_text("utf-8")
+    control = _CONTROL.search(text)
+    if control is not None:
+        raise MalformedError(f"control character {control[0]!r}")
+    page = _Page()
+    page.feed(text)
+    page.close()
+    if page.problem or page.open_tags:
+        raise MalformedError(page.problem or f"{page.open_tags} are not closed")
 
 
 def check_csv(path: Path) -> None:
@@ -131,6 +185,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 CHECKS: Final[dict[str, Callable[[Path], None]]] = {
     "json": check_json,
     "svg": check_svg,
+    "html": check_html,
     "csv": check_csv,
     "yaml": check_yaml,
     "program": check_opens,
@@ -141,12 +196,17 @@ CHECKS: Final[dict[str, Callable[[Path], None]]] = {
 
 _FORMATS: Final = {
     **dict.fromkeys(("--plot", "--svg", "--heatmap"), "svg"),
+    "--html": "html",
     "--csv": "csv",
     "--save": "answer",
     "--perfetto": "perfetto",
 }
 """The format that an option writes, whatever the name of its file."""
-_FORMATS_OF_COMMANDS: Final = {"init": "yaml", "calibrate": "yaml", "generate": "", "measure": ""}
+_FORMATS_OF_COMMANDS: Final = {
+    **dict.fromkeys(("init", "calibrate"), "yaml"),
+    **dict.fromkeys(("generate", "measure"), ""),
+    "report": "html",
+}
 """What `-o` writes where it is not JSON; nothing where another option says it."""
 
 

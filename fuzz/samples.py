@@ -230,6 +230,22 @@ def answers() -> list[Sample]:
     return [Sample(_by_command("predict", ["--save"], "job.answer"))]
 
 
+def questions() -> list[Sample]:
+    """Returns requests as the page of `foretrace serve` sends them, each next to the file that it may name."""
+    plan = {"gpus": "4", "gbs": "4", "seq_len": "128"}
+    machine = {"cluster": "a100-dgx"}
+    asked: list[dict[str, Any]] = [
+        {"input": {"model": "gpt2"}, "options": {**plan, "tp": "2"}, "machine": machine},
+        {"input": {"model": "gpt2"}, "options": plan, "machine": machine, "scenario": {"what_if": ["compute=2x"]}},
+        {"ask": "plan", "input": {"model": "gpt2"}, "options": plan, "machine": machine, "search": {"time_s": 0.1}},
+        {"input": {"upload": "A" * 22}, "options": {"mbs": "2"}},
+        {"ask": "explain", "input": {"upload": "A" * 22}},
+        {"ask": "compare", "answers": ["A" * 22, "B" * 22]},
+    ]
+    job = {"job.yaml": JOB.encode()}
+    return [Sample({"question.json": json.dumps(values).encode(), **job}, ("question.json",)) for values in asked]
+
+
 TABLE_COLUMNS: Final = ("Name", "Self CPU", "CPU total", "Self CUDA", "CUDA total", "# of Calls")
 
 

@@ -1,6 +1,6 @@
 """Registers everything that reads something from outside: its samples, and the command lines that reach it.
 
-A new input, command or server joins by a line in `TARGETS`; a test holds that every kind of input, every command and
+A new input or command joins by a line in `TARGETS`; a test holds that every kind of input, every command and
 every public name has one.
 """
 
@@ -74,10 +74,11 @@ _NETWORK: Final = "network all-reduce 1MiB --cluster"
 
 def _workspace() -> list[Sample]:
     """Returns a folder with the files that command lines and calls of the API name."""
-    parts = (samples.jobs()[0], samples.training_runs()[0], samples.clusters()[0], samples.calibrations()[0])
-    files = {
-        name: data for part in (*parts, samples.routings()[0], samples.kineto()[0]) for name, data in part.files.items()
-    }
+    makers = (
+        *(samples.jobs, samples.training_runs, samples.clusters, samples.calibrations),
+        *(samples.routings, samples.kineto, samples.answers),
+    )
+    files = {name: data for make in makers for name, data in make()[0].files.items()}
     return [Sample({name: files[name] for name in (*FILES, "trace.json")})]
 
 
@@ -114,6 +115,7 @@ TARGETS: Final = (
                 "explain {file}",
                 "explain {file} --hta-steps",
                 "explain {file} --plot out.svg",
+                "explain {file} --html out.html",
                 "calibrate {file} -o out.yaml",
             ),
             *("explain {file} --perfetto out.pftrace", *(f"explain {{file}} --view {view}" for view in _VIEWS)),
@@ -149,6 +151,7 @@ TARGETS: Final = (
             "inspect {file}",
             "simulate {file}",
             "explain {file} --view queue",
+            "explain {file} --html out.html",
             "calibrate {file} -o out.yaml",
         ),
     ),
@@ -170,6 +173,7 @@ TARGETS: Final = (
             *(
                 "simulate {file} --cluster a100-dgx --microbatches 8 --pp-comm 8MiB",
                 "explain {folder} --perfetto out.pftrace",
+                "explain {folder} --html out.html",
             ),
             *("compare {folder} {folder}", "simulate {folder} --traces out --what-if tp=2x", "python:job {folder}"),
         ),
@@ -186,6 +190,7 @@ TARGETS: Final = (
                 *_JOB,
                 "simulate {file} --cluster h100-dgx --network flow",
                 "simulate {file} --cluster h100-dgx --every-stage",
+                "simulate {file} --cluster h100-dgx --html out.html",
             ),
             *(
                 "simulate {file} --cluster h100-dgx --microbatches 4 --save out.answer",
@@ -211,6 +216,7 @@ TARGETS: Final = (
                 "inspect {file}",
                 "explain {file}",
                 "simulate {file} --cluster h100-dgx --mesh dp=8",
+                "explain {file} --html out.html",
                 "calibrate {file} -o out.yaml",
             ),
             "simulate {file} --cluster h100-dgx --mesh dp=8,ep=8 --set params=1e8 --set moe.tokens=8",
@@ -224,6 +230,7 @@ TARGETS: Final = (
             *(
                 "validate {file} --workers 1",
                 "validate {file} --workers 1 --svg out.svg",
+                "validate {file} --workers 1 --html out.html",
                 "calibrate {file} -o out.yaml",
             ),
             "calibrate {file} --gpu h200-sxm -o out.yaml --step-factor",
@@ -284,6 +291,7 @@ TARGETS: Final = (
             *(
                 "predict {file}",
                 "inspect {file}",
+                "inspect {file} --html out.html",
                 "memory {file}",
                 "simulate {file}",
                 "generate {file} -o out.txt",
@@ -332,10 +340,13 @@ TARGETS: Final = (
                 "simulate {file} --cluster h100-dgx --what-if compute=2x",
                 "memory {file}",
                 "simulate {file} --traces out",
+                "report {file} -o out.html",
+                "report {file} {file} -o out.html",
             ),
         ),
         ("answer",),
     ),
+    Target("question", samples.questions, ("python:ask {file}",), commands=("serve",)),
     Target(
         "memory-snapshot",
         samples.snapshots,

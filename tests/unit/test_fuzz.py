@@ -45,7 +45,7 @@ class TestRegistration:
         assert {kind.kind for kind in kinds()} == covered
 
     def test_every_command_has_a_target(self) -> None:
-        assert set(main.COMMANDS) == set(COMMAND_LINES)
+        assert set(main.COMMANDS) - {"serve"} == set(COMMAND_LINES)
         assert set(main.COMMANDS) == {command for target in all_targets().values() for command in target.commands}
 
     def test_every_public_name_has_a_target(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -28,7 +27,7 @@ from foretrace.server.guard import Address, Guard, needed_owner, with_owner
 from foretrace.server.jobs import JobBoard
 from foretrace.server.pool import WorkerPool
 from foretrace.server.processes import return_memory
-from foretrace.server.questions import WebQuestion, read_id, read_object
+from foretrace.server.questions import WebQuestion, read_id, read_json, read_object
 from foretrace.server.start import fields_of_kind, start_page
 from foretrace.server.store import StateThread, Store, StoredAnswer, new_id
 from foretrace.server.uploads import MAX_FILES, Uploads
@@ -300,11 +299,4 @@ async def _body(request: Request) -> Any:
                     raise InputError("input-too-large", f"the question is longer than {MAX_BODY_BYTES:,} bytes")
     except TimeoutError:
         raise InputError("gave-up", f"the question has not come within {BODY_S:g} s") from None
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise InputError("bad-syntax", "the body is not JSON", hint='{"ask": "step", "input": …}') from None
-
-
-def _refuse_constant(word: str) -> float:
-    raise ValueError(word)
+    return read_json(bytes(body))

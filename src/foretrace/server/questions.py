@@ -115,6 +115,18 @@ class WebQuestion:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
 
+def read_json(body: bytes) -> Any:
+    """Returns the JSON of a request. Raises InputError where it is not JSON."""
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise InputError("bad-syntax", "the body is not JSON", hint='{"ask": "step", "input": …}') from None
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(word)
+
+
 def read_object(values: object, place: str, known: Iterable[str]) -> dict[str, Any]:
     """Returns a JSON object whose keys are all known. Raises InputError where it is something else."""
     names = tuple(known)

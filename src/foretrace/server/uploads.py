@@ -114,7 +114,7 @@ class Uploads:
                     stored.names,
                     stored.shown_names,
                     dict(enumerate(sizes)),
-                    True,
+                    is_kept=True,
                 )
                 self._total_bytes += sum(sizes)
             for left_over in self._folder.iterdir():

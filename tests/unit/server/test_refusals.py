@@ -275,6 +275,7 @@ def test_answers_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
         for answer in answers:
             assert browser.http.get(f"/api/answers/{answer['answer']}").json()["html"] == answer["html"]
         assert browser.answer(question)["summary"] == answers[1]["summary"]
+        assert browser.http.put(f"/api/uploads/{upload}/0", content=b"3").status_code == 404
 
 
 def test_another_interface_needs_a_token(tmp_path: Path) -> None:
