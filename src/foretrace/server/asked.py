@@ -59,7 +59,10 @@ def open_job(question: WebQuestion, paths: tuple[str, ...]) -> Input:
 def with_options(job: Input, question: WebQuestion) -> Input:
     """Returns the input with the options of a question, and with the what-ifs that are options of an input."""
     rebuilds, _ = split_what_ifs(_texts(question.scenario, "what_if"))
-    return job.read_options({**set_options(question), **rebuilds})
+    try:
+        return job.read_options({**set_options(question), **rebuilds})
+    except InputError as error:
+        raise error.at("options") from None
 
 
 def set_options(question: WebQuestion) -> dict[str, Any]:
@@ -138,7 +141,10 @@ def request_of(question: WebQuestion, job: Input) -> PlanRequest:
     if not isinstance(job, ModelInput):
         raise InputError("option-not-for-input", f"{job.title} is {job.noun}, which has no plan to search for")
     texts = {**set_options(question), **{name: text for name, text in question.axes if text.strip()}}
-    return plan_request(job, texts, {"objective": question.objective, "time_s": question.search_s})
+    try:
+        return plan_request(job, texts, {"objective": question.objective, "time_s": question.search_s})
+    except InputError as error:
+        raise error.at("options") from None
 
 
 def command_line(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: bool = False) -> str:

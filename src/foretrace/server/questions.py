@@ -120,7 +120,8 @@ def read_json(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise InputError("bad-syntax", "the body is not JSON", hint='{"ask": "step", "input": …}') from None
+        hint = '{"ask": "step", "input": …}'
+        raise InputError("bad-syntax", "the body is not JSON", where="the request", hint=hint) from None
 
 
 def _refuse_constant(word: str) -> float:
@@ -131,7 +132,7 @@ def read_object(values: object, place: str, known: Iterable[str]) -> dict[str, A
     """Returns a JSON object whose keys are all known. Raises InputError where it is something else."""
     names = tuple(known)
     if not isinstance(values, Mapping):
-        raise InputError("bad-value", f"{place} is {shown_value(values)}", hint="expected a JSON object")
+        raise InputError("bad-value", f"expected a JSON object, not {shown_value(values)}", where=place)
     for name in values:
         if name not in names:
             near = did_you_mean(str(name), names)
