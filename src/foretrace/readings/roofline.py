@@ -80,7 +80,7 @@ def roofline(timeline: Timeline) -> tuple[RooflinePoint, ...]:
             flops=float(flops[row]),
             moved_bytes=float(moved[row]),
             duration_s=float(seconds[row] / count[row]),
-            dtype=_dtype(strings[int(number)]),
+            dtype=_dtype(strings[int(number)]) if flops[row] > 0 else "",
         )
         for row, number in enumerate(numbers.tolist())
     ]
