@@ -54,8 +54,8 @@ COLOURS: Final = tuple(colour.light for colour in SERIES.values())
 STYLES: Final = tuple(colour.style for colour in SERIES.values())
 """Styles of a terminal, in the order of `COLOURS`."""
 
-GRID, FRAME, MUTED = (SURFACES[name][0] for name in ("line", "frame", "muted"))
-"""The colours of grids, frames and remarks in pictures."""
+GRID, FRAME, MUTED, CARD = (SURFACES[name][0] for name in ("line", "frame", "muted", "card"))
+"""The colours of grids, frames, remarks and of what lies behind them in pictures."""
 
 SPACES: Final = (4, 8, 12, 16, 24, 40)
 """Distances in pixels, `--s1` to `--s6`."""
@@ -89,7 +89,7 @@ PHASE_COLOURS: Final = {
 _HEX: Final = re.compile(r'(?<=")#[0-9a-f]{6}(?=")')
 _VARIABLES: Final = {
     **{colour.light: f"var(--{name})" for name, colour in SERIES.items()},
-    **{light: f"var(--{name})" for name, (light, _) in SURFACES.items() if name in ("line", "frame", "muted")},
+    **{light: f"var(--{name})" for name, (light, _) in SURFACES.items() if name in ("line", "frame", "muted", "card")},
 }
 
 

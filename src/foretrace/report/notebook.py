@@ -15,6 +15,7 @@ from foretrace.basics.viewable import Viewable
 from foretrace.report.page.blocks import Picture, View
 from foretrace.report.page.document import notebook_style, report_html
 from foretrace.report.page.markup import render_view, tag
+from foretrace.report.page.origin import with_origin
 from foretrace.report.views import view_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class SectionPlot:
         """Writes the plot to a file: a page (.html), or its picture (.svg) where it has one."""
         path = Path(path)
         if path.suffix.lower() == ".html":
-            write_text(path, report_html([self.view]), "page")
+            write_text(path, report_html(with_origin([self.view], (), ())), "page")
             return
         pictures = [block for section in self.view.sections for block in section.blocks if isinstance(block, Picture)]
         if path.suffix.lower() != ".svg" or not pictures:

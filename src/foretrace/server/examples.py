@@ -60,10 +60,10 @@ def _of_file(name: str, file: str, title: str, noun: str, ask: str = "step", **o
 _CLUSTER: Final = {"cluster": "h100-dgx"}
 
 _ALL: Final = (
+    _of_model("llama3-70b", "Llama 3 70B on 512 H100", {"gpus": "512", "tp": "4", "pp": "4", "gbs": "1024"}),
     _of_model(
-        "llama3-70b", "Llama 3 70B on 512 H100", {"gpus": "512", "tp": "4", "pp": "4", "vpp": "5", "gbs": "1024"}
+        "deepseek-v3", "DeepSeek-V3 on 2,048 H100", {"gpus": "2048", "tp": "2", "pp": "16", "ep": "64", "gbs": "15360"}
     ),
-    _of_model("deepseek-v3", "DeepSeek-V3 on 2,048 H100", {"gpus": "2048", "pp": "16", "ep": "64", "gbs": "15360"}),
     _of_file(
         "llama405b_1024gpu",
         "llama405b_1024gpu.txt",

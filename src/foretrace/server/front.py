@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foretrace.basics.units import format_bytes, format_count, format_time
+from foretrace.basics.units import format_bytes, format_time
+from foretrace.inputs.inventory import counted_text
 from foretrace.report.design import BLUE, GREY
 from foretrace.report.page.blocks import Cell, Picture, Row, Section, Table, View
 from foretrace.report.svg import Canvas, LinearAxis, PlotArea
@@ -21,7 +22,7 @@ def front_view(plans: Sequence[SearchedPlan], model: str) -> View:
     """Makes the view of the plans that a search of a model has simulated so far."""
     fitting = sorted((plan for plan in plans if plan.fits), key=lambda plan: plan.step_time_s)
     front = _front(fitting)
-    title = f"{format_count(len(plans))} plans simulated so far"
+    title = f"{counted_text(len(plans), 'plan')} simulated so far"
     blocks: list[Picture | Table] = []
     if fitting:
         blocks.append(Picture(_drawn(fitting, front, title), "Step time and memory of the plans simulated so far."))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +21,7 @@ MAX_FILES: Final = 20
 
 
 def with_origin(views: Sequence[View], words: Sequence[str], inputs: Sequence[str]) -> list[View]:
-    """Adds the version, the command and the inputs to the last of some views, which closes their page.
+    """Adds the versions, the command and the inputs to the last of some views, which closes their page.
 
     Args:
         views: The views of one page.
@@ -27,13 +30,22 @@ def with_origin(views: Sequence[View], words: Sequence[str], inputs: Sequence[st
     """
     package = Path(foretrace.__file__).parent.resolve()
     files = [name for name in inputs if package not in Path(name).resolve().parents]
-    facts = [("version", f"foretrace {foretrace.__version__}")]
+    facts = [("versions", " · ".join(_versions()))]
     facts += [("input", _described(name)) for name in files[:MAX_FILES]]
     if len(files) > MAX_FILES:
         facts.append(("", f"and {format_count(len(files) - MAX_FILES)} more files"))
     *before, last = views
     command = shlex.join(["foretrace", *words]) if words else last.command
     return [*before, replace(last, facts=(*last.facts, *facts), command=command)]
+
+
+def _versions() -> Iterator[str]:
+    """Yields the versions that an answer depends on: of Foretrace, of NVIDIA's tables where they are installed, …"""
+    yield f"foretrace {foretrace.__version__}"
+    for package in ("aiconfigurator-core", "numpy"):
+        with suppress(PackageNotFoundError):
+            yield f"{package} {version(package)}"
+    yield f"Python {platform.python_version()}"
 
 
 def _described(name: str) -> str:

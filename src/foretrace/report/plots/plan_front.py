@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from foretrace.basics.units import format_bytes, format_time
-from foretrace.report.design import BLUE, FRAME, GREY, MUTED, ORANGE, VERMILLION
+from foretrace.report.design import BLUE, CARD, FRAME, GREY, MUTED, ORANGE, VERMILLION
 from foretrace.report.plan_words import pack_words, plan_text, plan_words, varying_fields
 from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis, PlotArea
 from foretrace.search.planner.result import PlanSearch, RankedPlan
@@ -19,6 +20,9 @@ MAX_SLOWER: Final = 1.5
 """Times the best step up to which plans of the front are drawn; slower ones are counted."""
 _LEGEND_LETTERS: Final = 40
 _LINE: Final = 15
+_MARK_RADIUS: Final = 8
+_MARK_HEIGHT: Final = 15
+"""Pixels from a plan up to the number that marks it, and from there to the next number above it."""
 
 
 def plan_front_svg(search: PlanSearch, title: str) -> str:
@@ -95,11 +99,16 @@ def _draw_marks(canvas: Canvas, area: PlotArea, search: PlanSearch) -> None:
     """Draws the best plan, and the numbers of those to measure first."""
     if search.best is not None:
         x, y = _place(area, search.best)
-        canvas.circle(x, y, 5, VERMILLION, stroke="white")
+        canvas.circle(x, y, 5, VERMILLION, stroke=CARD)
+    marks: list[tuple[float, float]] = []
     for number, ranked in enumerate(search.measure_first, 1):
         x, y = _place(area, ranked)
-        canvas.circle(x, y - 15, 8, "white", stroke=FRAME)
-        canvas.text(x, y - 11, str(number), "middle", font_weight="bold", font_size=11)
+        y -= _MARK_HEIGHT
+        while any(math.dist((x, y), mark) < 2 * _MARK_RADIUS for mark in marks):
+            y -= _MARK_HEIGHT
+        marks.append((x, y))
+        canvas.circle(x, y, _MARK_RADIUS, CARD, stroke=FRAME)
+        canvas.text(x, y + 4, str(number), "middle", font_weight="bold", font_size=11)
 
 
 def _draw_legend(canvas: Canvas, area: PlotArea, search: PlanSearch, left_out: int) -> None:

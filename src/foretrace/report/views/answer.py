@@ -353,7 +353,7 @@ def _prices(answer: Answer) -> Iterator[Section]:
             "sky",
             factor_band_text(part.low, part.high).strip(" ()"),
         )
-        for part in answer.provenance
+        for part in sorted(answer.provenance, key=lambda part: -part.share)
     ]
     if bars:
         blocks.append(Bars(bars, ("source", "of op time", "band")))
