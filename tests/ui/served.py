@@ -26,7 +26,7 @@ class ServedPage:
         self.answer = page.get_by_role("region", name="Answer", exact=True)
         self.pinned = page.get_by_role("region", name="Pinned answer")
         self.difference = page.get_by_role("region", name="Difference")
-        self.problem = page.get_by_role("main").get_by_role("alert")
+        self.problem = self.figures.get_by_role("alert")
 
     def open(self, link: str = "/") -> None:
         """Opens the page at a link, and waits until it can be used."""

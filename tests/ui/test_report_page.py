@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from foretrace.cli.main import run
+from page_cases import CASES, MISFITS, page_words, write_page_inputs
 from ui.axe import violations
+from ui.conftest import Watch
 from ui.served import ROOT
 
 if TYPE_CHECKING:
@@ -107,6 +109,25 @@ def test_a_report_opens_from_disk_at_all_widths(page: Page, reports: dict[str, P
         page.set_viewport_size({"width": width, "height": 900})
         room, content = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollWidth]")
         assert content <= room, f"{width} px"
+
+
+@offline
+def test_every_kind_of_answer_opens_without_a_problem(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Watch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_page_inputs(tmp_path)
+    for number, case in enumerate(CASES):
+        with pytest.raises(SystemExit) as stopped:
+            run(page_words(case, f"{number}.html"))
+        assert stopped.value.code in (0, None) or case in MISFITS, case
+        page.goto((tmp_path / f"{number}.html").as_uri())
+        for canvas in page.get_by_role("application").all():
+            canvas.wait_for()
+        for details in page.locator("details").all():
+            details.evaluate("(details) => (details.open = true)")
+        assert page.get_by_role("article").get_by_role("region").count() > 1, case
+        assert watch.problems == [], case
 
 
 @pytest.mark.parametrize("context_options", [{**OFFLINE, "color_scheme": scheme} for scheme in SCHEMES], ids=SCHEMES)

@@ -5,7 +5,7 @@
 import { announce, byId, copyText, el, fill, setHtml, show } from "./dom.js";
 import { DownloadMenu } from "./downloads.js";
 import { enliven, offerPlans, openedParts, reopen } from "./fragments.js";
-import { changes, duration, remember, signed } from "./state.js";
+import { changes, duration, isSame, remember, signed } from "./state.js";
 
 /** @typedef {import("./api.js").FullAnswer} FullAnswer */
 /** @typedef {import("./api.js").Problem} Problem */
@@ -190,7 +190,7 @@ export class AnswerPane {
     this.showProblem(null);
     this.showFigures(answer.summary, question);
     this.showActions();
-    if (!this.differenceBox.hidden) this.askDifference();
+    if (!this.differenceBox.hidden) this.followDifference(question);
   }
 
   /**
@@ -304,6 +304,16 @@ export class AnswerPane {
 
   askDifference() {
     if (this.pinned && this.answer) this.listener.compare(this.pinned.answer, this.answer.answer);
+  }
+
+  /**
+   * Renews the difference that is on show; an answer does not differ from itself.
+   *
+   * @param {Question} question  the question of the answer on show
+   */
+  followDifference(question) {
+    if (this.pinned?.question && isSame(this.pinned.question, question)) this.hideDifference();
+    else this.askDifference();
   }
 
   /**

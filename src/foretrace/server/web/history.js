@@ -14,6 +14,9 @@ import { byId, el, fill } from "./dom.js";
  * @property {() => string | null} current  the answer on show
  */
 
+/** Kinds of answers that have no timeline to compare. */
+const NOT_COMPARED = ["comparison", "plan"];
+
 /** The dialog of past answers. */
 export class HistoryDialog {
   /** @param {HistoryListener} listener */
@@ -61,7 +64,7 @@ export class HistoryDialog {
       {
         type: "button",
         "aria-label": `Compare ${past.title} ${past.step_text} with the current answer`,
-        disabled: current === null || current === past.answer,
+        disabled: current === null || current === past.answer || NOT_COMPARED.includes(past.kind),
         onclick: () => this.leave(() => this.listener.compare(past.answer)),
       },
       "Compare",

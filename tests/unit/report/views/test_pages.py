@@ -3,172 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
 from kineto_files import document, kernel, span, write
-from output_jobs import JOBS, write_inputs
+from output_jobs import JOBS
+from page_cases import CASES, MISFITS, page_words, write_page_inputs
 from page_elements import PageElements, check_page
-from shared_files import ROOT
 from unit.cli.command_line import call
-
-ON = ("--cluster", "h100-dgx", "--no-silicon")
-GPT2 = ("gpt2", "--gpus", "2", "--gbs", "2", *ON)
-TABLE = str(ROOT / "examples" / "moe_fairseq_profile.txt")
-CLUSTER = str(ROOT / "examples" / "clusters" / "h100_fat_tree_4to1.yaml")
-SIMAI = ("--compat", "simai", "--simai-tables", ".")
-SIMAI_FLAGS = ("--", "-g", "2", "-g_p_s", "8", "-n_p_s", "8")
-ALL_REDUCE = ("network", "all-reduce")
-
-Headline = Callable[[dict[str, Any]], str]
-
-
-def step(answer: dict[str, Any]) -> str:
-    return format_time(answer["step_time_s"])
-
-
-def shortest(answer: dict[str, Any]) -> str:
-    return format_time(min(point["time_s"] for point in answer["points"]))
-
-
-CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
-    "a prediction": (("predict", *GPT2), step),
-    "a simulation": (("simulate", "job.txt", *ON), step),
-    "SimAI's figures": (
-        ("simulate", "job.txt", *SIMAI, *SIMAI_FLAGS),
-        lambda answer: format_count(answer["simai"]["total_us"]),
-    ),
-    "why SimAI differs": (("simulate", "job.txt", *SIMAI, "--explain", *SIMAI_FLAGS), step),
-    "a search": (
-        ("plan", *GPT2, "--tp", "1", "--pp", "1", "--mbs", "1"),
-        lambda answer: format_time(answer["best"]["step_time_s"]),
-    ),
-    "a comparison": (("compare", *GPT2, "--with", "gbs=4"), lambda answer: format_time(answer["b"]["step_time_s"])),
-    "memory": (("memory", *GPT2), lambda answer: format_bytes(answer["needed_bytes"])),
-    "memory that does not fit": (
-        ("memory", "llama3-8b", "--gpus", "1", "--gbs", "1", *ON),
-        lambda answer: answer["would_fit"][0]["options"],
-    ),
-    "memory next to a snapshot": (
-        ("memory", *GPT2, "--snapshot", "snapshot.json"),
-        lambda answer: format_bytes(answer["snapshot"]["peak_allocated_bytes"]),
-    ),
-    "a collective": ((*ALL_REDUCE, "1MiB", "--ranks", "8", *ON), lambda answer: format_time(answer["time_s"])),
-    "a collective on a changed machine": (
-        (*ALL_REDUCE, "1MiB", "--ranks", "16", *ON, "--what-if", "nic=2x"),
-        lambda answer: format_time(answer["unchanged_time_s"]),
-    ),
-    "a collective on links": (
-        (*ALL_REDUCE, "1MiB", "--ranks", "16", *ON, "--network", "flow"),
-        lambda answer: format_time(answer["flow"]["analytic_time_s"]),
-    ),
-    "a collective over sizes": ((*ALL_REDUCE, "1KiB..1MiB", "--ranks", "8", *ON), shortest),
-    "a collective over ranks": ((*ALL_REDUCE, "1MiB", "--ranks", "2..16", *ON), shortest),
-    "a collective over both": ((*ALL_REDUCE, "1KiB", "1MiB", "--ranks", "8..16", *ON), shortest),
-    "a sweep": (
-        ("sweep", "job.txt", *ON, "--over", "microbatches=1,2"),
-        lambda answer: format_time(answer["points"][1]["step_time_s"]),
-    ),
-    "a sweep with points that do not fit": (
-        ("sweep", "llama3-8b", *ON, "--over", "gpus=1:8:x2", "--over", "zero=0,3", "--gbs", "8"),
-        lambda answer: format_percent(max(point["efficiency"] or 0 for point in answer["points"])),
-    ),
-    "a validation": (
-        ("validate", "runs.csv", "--workers", "1", "--no-silicon"),
-        lambda answer: format_percent(answer["mape"]),
-    ),
-    "a calibrated validation": (
-        ("validate", "h200.csv", "--workers", "1", "--no-silicon", "--calibration", "my.yaml"),
-        lambda answer: format_percent(answer["calibration"]["mean_absolute"]["step"]["after"]),
-    ),
-    "a workload's contents": (("inspect", "job.txt"), lambda answer: format_count(answer["world_size"])),
-    "a table's contents": (("inspect", TABLE), lambda answer: answer["title"]),
-    "a cluster": (("inspect", CLUSTER), lambda answer: answer["name"]),
-    "a calibration": (("calibration", "show", "my.yaml"), lambda answer: answer["gpu"]),
-    "a calibration's coverage": (
-        ("calibration", "show", "my.yaml", "llama3-8b", "--gpus", "1", "--stack", "torch-eager", "--no-silicon"),
-        lambda answer: format_percent(answer["coverage"]["shares"]["not_covered"]),
-    ),
-    "an explained workload": (("explain", "job.txt", *ON), step),
-    "an explained run": (("explain", "run"), step),
-    "an explained table": (("explain", TABLE), lambda answer: format_time(answer["tables"][0]["device_time_s"])),
-    "explained traces": (("explain", "traces"), lambda answer: format_time(answer["summary"]["step_s"])),
-    "a step without annotations": (("explain", "step.json"), lambda answer: format_time(answer["summary"]["step_s"])),
-    "the difference of two traces": (
-        ("explain", "traces/rank0.json", "traces/rank1.json", "--view", "diff"),
-        lambda answer: format_time(answer["after_step_s"]),
-    ),
-    "sequences under an op": (("explain", "traces", "--view", "sequences", "--op", "mm"), lambda _: "kernels"),
-    **{
-        f"traces: {view}": (("explain", "traces", "--view", view), headline)
-        for view, headline in {
-            "breakdown": lambda answer: format_time(answer["temporal_breakdown"]["mean"]["idle_s"]),
-            "overlap": lambda answer: format_time(answer["overlap"]["ranks"][0]["exposed_s"]),
-            "idle": lambda answer: format_time(answer["idle"]["ranks"][0]["device"]["idle_s"]),
-            "kernels": lambda answer: format_time(answer["kernels"]["kernels"][0]["total_s"]),
-            "launches": lambda answer: format_time(answer["launches"]["ranks"][0]["delay"]["median"]),
-            "queue": lambda answer: format_percent(answer["queues"]["queues"][0]["empty_share"]),
-            "bandwidth": lambda answer: answer["memory_bandwidth"]["copies"][0]["kind"],
-            "annotations": lambda answer: answer["annotations"]["annotations"][0]["name"],
-            "stragglers": lambda answer: format_time(answer["stragglers"][0]["held_others_s"]),
-            "critical-path": lambda answer: format_time(answer["critical_path"]["length_s"]),
-            "steps": lambda answer: format_time(answer["steps"]["step_s"]),
-        }.items()
-    },
-}
-"""By name: the words of a command, and a text of its JSON that the page must have."""
-
-_BLOCK = {"address": 1 << 46, "size": 5 << 20, "requested_size": 3 << 20, "state": "active_allocated", "frames": []}
-_SIZES = {"total_size": 5 << 20, "allocated_size": 3 << 20, "active_size": 3 << 20, "requested_size": 3 << 20}
-_SEGMENT = {"device": 0, "address": 1 << 46, "stream": 0, "segment_type": "large", **_SIZES, "blocks": [_BLOCK]}
-SNAPSHOT = {"segments": [_SEGMENT], "device_traces": [[]], "allocator_settings": {}}
-
-MISFITS = ("memory that does not fit",)
-"""Cases whose command says by its exit code that nothing fits; it writes the page all the same."""
-
-
-def write_traces(folder: Path) -> None:
-    """Writes two ranks with three steps each of a gemm, an all-reduce next to it and a copy."""
-    folder.mkdir()
-    for rank in range(2):
-        events: list[Any] = []
-        for number in range(3):
-            base, first = 1000.0 * number, 10 * number
-            events.append(span("user_annotation", f"ProfilerStep#{number}", base, 1000))
-            events.append(span("cpu_op", "aten::mm", base + 10, 30))
-            for launch, at in enumerate((15, 20, 25)):
-                name = "cudaMemcpyAsync" if launch == 2 else "cudaLaunchKernel"
-                events.append(span("cuda_runtime", name, base + at, 2, correlation=first + launch))
-            events.append(kernel("ampere_sgemm_128x64_nn", base + 30, 40 + 20 * rank, first))
-            nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-            events.append(kernel(nccl, base + 50, 100 - 20 * rank, first + 1, stream=20))
-            where = {"pid": 0, "tid": 7, "device": 0, "stream": 7, "correlation": first + 2, "bytes": 4000}
-            events.append(span("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", base + 200, 2, **where))
-        devices = [{"id": 0, "name": "NVIDIA H200"}]
-        others = {"distributedInfo": {"rank": rank, "world_size": 2}, "deviceProperties": devices}
-        write(folder, document(events, **others), f"rank{rank}.json")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
-    write_inputs(folder)
-    write_traces(folder / "traces")
-    (folder / "snapshot.json").write_text(json.dumps(SNAPSHOT))
-    runs = (folder / "runs.csv").read_text()
-    (folder / "h200.csv").write_text(runs.replace("A100-80GB SXM", "H200").replace("FP16", "BF16"))
+    write_page_inputs(folder)
     return folder
 
 
-def written(words: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    """Runs a command that writes a page and prints JSON; returns its exit code and the JSON."""
+def written(case: str, output: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """Runs the command of a case; returns its exit code and the JSON."""
     Path("my.yaml").touch()  # a calibration that did not change is not read a second time, and no input then
-    before = words.index("--") if "--" in words else len(words)
-    code = call(*words[:before], "--html", output, "--json", *words[before:])
+    code = call(*page_words(case, output))
     return code, dict(json.loads(capsys.readouterr().out))
 
 
@@ -177,14 +34,14 @@ def test_a_page_has_the_numbers_of_the_json(
     case: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
-    words, headline = CASES[case]
-    code, answer = written(words, "first.html", capsys)
+    _, headline = CASES[case]
+    code, answer = written(case, "first.html", capsys)
     assert code == (4 if case in MISFITS else 0)
     first = Path("first.html").read_text(encoding="utf-8")
     page = checked(first, case)
     assert headline(answer) in page.text
     assert len(page.named("section")) >= 2
-    assert written(words, "first.html", capsys)[0] == code
+    assert written(case, "first.html", capsys)[0] == code
     assert Path("first.html").read_text(encoding="utf-8") == first
 
 
@@ -201,15 +58,13 @@ def test_a_page_has_all_rows_that_a_screen_leaves_out(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
-    _, answer = written(CASES["a calibration's coverage"][0], "all.html", capsys)
+    _, answer = written("a calibration's coverage", "all.html", capsys)
     page = checked(Path("all.html").read_text(encoding="utf-8"), "")
     for row in answer["coverage"]["kernels"]:
         assert row["how"] not in ("corrected", "not covered") or row["kernel"] in page.text
 
 
-def test_names_of_files_and_ops_are_escaped(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_files_and_ops_are_escaped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     events = [
         span("user_annotation", "ProfilerStep#0", 0, 1000),
@@ -218,8 +73,7 @@ def test_names_of_files_and_ops_are_escaped(
         kernel("<img src=x onerror=alert(2)>", 30, 40, 1),
     ]
     write(place, document(events), "<b>odd.json")
-    code, _ = written(("explain", "<b>odd.json"), "odd.html", capsys)
-    assert code == 0
+    assert call("explain", "<b>odd.json", "--html", "odd.html", "--json") == 0
     page = checked(Path("odd.html").read_text(encoding="utf-8"), "")
     assert "<b>odd.json" in page.text
     assert len(page.named("script")) <= 2
