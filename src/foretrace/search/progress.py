@@ -84,7 +84,9 @@ class SearchProgress:
             best: The best so far, in words.
         """
         words = [word for word in (self._what, place) if word]
-        words.append(f"{format_count(done)} of {format_count(self._count)}" if self._count else f"{format_count(done)} done")
+        words.append(
+            f"{format_count(done)} of {format_count(self._count)}" if self._count else f"{format_count(done)} done"
+        )
         elapsed_s = self._clock() - self._started_s
         if done and elapsed_s > 0:
             words.append(f"{format_number(done / elapsed_s)}/s")
