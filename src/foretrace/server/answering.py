@@ -29,7 +29,8 @@ from foretrace.report.page.origin import with_origin
 from foretrace.report.views import view_of
 from foretrace.report.views.answer import answer_view
 from foretrace.search.progress import SearchedPlan, plans_shown_by
-from foretrace.server.asked import (
+from foretrace.server.front import front_view
+from foretrace.server.question_nouns import (
     command_line,
     machine_key,
     machine_of,
@@ -38,7 +39,6 @@ from foretrace.server.asked import (
     scenario_of,
     with_options,
 )
-from foretrace.server.front import front_view
 from foretrace.server.questions import WebQuestion
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from foretrace.workload.setting import Setting
 
 Format = Literal["json", "report", "perfetto", "saved", "launch"]
-"""What can be downloaded of an answer."""
+"""Formats in which an answer can be downloaded."""
 
 MAX_KEPT_MACHINES: Final = 8
 MAX_KEPT_JOBS: Final = 8
@@ -134,7 +134,7 @@ class Answerer:
     def __init__(self) -> None:
         self._machines: SizedCache[object, Machine] = SizedCache(MAX_KEPT_MACHINES, lambda _: 1)
         self._jobs: SizedCache[object, Input] = SizedCache(MAX_KEPT_JOBS, lambda _: 1)
-        self._answereds: SizedCache[object, WebAnswer] = SizedCache(MAX_KEPT_ANSWERS, lambda _: 1)
+        self._answer_cache: SizedCache[object, WebAnswer] = SizedCache(MAX_KEPT_ANSWERS, lambda _: 1)
 
     def quick(self, question: WebQuestion, place: Place) -> dict[str, Any]:
         """Returns the step, its breakdown and the memory of a job, without what takes further runs."""
@@ -163,16 +163,12 @@ class Answerer:
         }
 
     def compared(self, questions: Sequence[tuple[WebQuestion, Place]]) -> dict[str, Any]:
-        """Returns the comparison of the answers to two questions; the first is what the other is compared with."""
+        """Returns the comparison of the answers to two questions; the first is what the other is compared with.
+
+        A comparison is not stored, so that it has nothing to download.
+        """
         answered = self._comparison(questions)
-        text = json.dumps(answered.to_json(), allow_nan=False)
-        return {
-            "html": fragment(answered.view()),
-            "summary": answered.summary(),
-            "command": "",
-            "downloads": answered.formats,
-            "json": text if len(text) <= MAX_JSON_BYTES else None,
-        }
+        return {"html": fragment(answered.view()), "summary": answered.summary(), "command": "", "downloads": []}
 
     def inspected(self, question: WebQuestion, place: Place) -> dict[str, Any]:
         """Returns what an upload is: its kind, whether it was measured, and whether it needs a cluster."""
@@ -185,22 +181,17 @@ class Answerer:
             "needs_cluster": job.cluster is None and _needs_cluster(job),
         }
 
-    def export(self, questions: Sequence[tuple[WebQuestion, Place]], kind: Format, path: Path) -> None:
-        """Writes the answer to a question, or the comparison of two, to a file of a format."""
-        if len(questions) == 2:
-            answered, command = self._comparison(questions), ""
-        else:
-            question, place = questions[0]
-            answered = self._answered(question, place, lambda _: None)
-            command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
+    def export(self, question: WebQuestion, place: Place, kind: Format, path: Path) -> None:
+        """Writes the answer to a question to a file of a format."""
+        answered = self._answered(question, place, lambda _: None)
         if kind not in answered.formats:
             known = ", ".join(answered.formats)
             raise InputError("not-expressible", f"this answer has no {kind}", hint=f"it has: {known}")
         if kind == "json":
             write_text(path, json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n", "JSON file")
         elif kind == "report":
-            inputs = questions[0][1].enter() if len(questions) == 1 else ()
-            write_text(path, report_html(with_origin([answered.view(command)], (), inputs)), "page")
+            command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
+            write_text(path, report_html(with_origin([answered.view(command)], (), place.enter())), "page")
         elif kind == "launch":
             assert answered.launch is not None
             write_text(path, answered.launch(), "launch script")
@@ -215,7 +206,7 @@ class Answerer:
                 return self._plan(question, paths, show_front)
             return self._explanation(question, paths) if question.ask == "explain" else self._step(question, paths)
 
-        return self._answereds.get(question.text, make)
+        return self._answer_cache.get(question.text, make)
 
     def _bare_job(self, question: WebQuestion, paths: tuple[str, ...]) -> Input:
         return self._jobs.get((question.source, question.names), lambda: open_job(question, paths))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -85,6 +86,7 @@ class WebServer:
         self._downloads = _emptied(settings.state / "downloads")
         self._board = JobBoard(pool, self._state, self._uploads, settings.limit_s)
         self._files = web_files()
+        self._start_page = json.dumps(start_page(settings.upload_bytes, MAX_FILES)).encode()
 
     def app(self, address: Address) -> Starlette:
         """Returns the application that answers at an address."""
@@ -140,7 +142,7 @@ class WebServer:
         return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
 
     async def _start(self, _: Request) -> Response:
-        return JSONResponse(start_page(self._settings.upload_bytes, MAX_FILES))
+        return Response(self._start_page, media_type="application/json")
 
     async def _begin(self, request: Request) -> Response:
         values = await _body(request)
@@ -173,8 +175,6 @@ class WebServer:
 
     async def _open_upload(self, request: Request) -> Response:
         name, owner = request.path_params["upload"], needed_owner(request)
-        if self._uploads.of(name).owner != owner:
-            raise unknown_id("upload", name)
         try:
             description = await self._board.inspect(owner, name)
         except ForetraceError as error:

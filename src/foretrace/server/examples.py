@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foretrace.basics.errors import InputError, did_you_mean, shortened
+from foretrace.inputs.registry import kinds
 
 FOLDER: Final = "examples"
 
@@ -24,14 +25,14 @@ class Example:
     Attributes:
         id: Its name in questions and links.
         title: What it is, in words.
-        noun: What kind of input it is.
+        kind: The kind of its input.
         file: Its file below the folder of examples; empty for a model.
         question: What a page asks about it at first.
     """
 
     id: str
     title: str
-    noun: str
+    kind: str
     file: str = ""
     question: Mapping[str, Any] = field(default_factory=dict)
 
@@ -39,6 +40,17 @@ class Example:
     def path(self) -> str:
         """The path of the file from the folder above the examples, as a command line has it."""
         return f"{FOLDER}/{self.file}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the example as a page lists it."""
+        noun = next(kind.noun for kind in kinds() if kind.kind == self.kind)
+        return {
+            "id": self.id,
+            "title": self.title,
+            "kind": self.kind,
+            "noun": noun,
+            "question": dict(self.question),
+        }
 
 
 def _of_model(name: str, title: str, options: Mapping[str, Any], **others: Any) -> Example:
@@ -49,12 +61,12 @@ def _of_model(name: str, title: str, options: Mapping[str, Any], **others: Any) 
         "machine": {"cluster": "h100-dgx"},
         **others,
     }
-    return Example(f"{name}_{options['gpus']}gpu", title, "a model", question=question)
+    return Example(f"{name}_{options['gpus']}gpu", title, "model", question=question)
 
 
-def _of_file(name: str, file: str, title: str, noun: str, ask: str = "step", **others: Any) -> Example:
+def _of_file(name: str, file: str, title: str, kind: str, ask: str = "step", **others: Any) -> Example:
     question = {"ask": ask, "input": {"example": name}, **others}
-    return Example(name, title, noun, file, question)
+    return Example(name, title, kind, file, question)
 
 
 _CLUSTER: Final = {"cluster": "h100-dgx"}
@@ -68,35 +80,35 @@ _ALL: Final = (
         "llama405b_1024gpu",
         "llama405b_1024gpu.txt",
         "SimAI/AICB workload: a model of 405 B parameters on 1,024 GPUs",
-        "a workload file",
+        "aicb",
         machine=_CLUSTER,
     ),
     _of_file(
         "moe_128gpu",
         "moe_128gpu.txt",
         "SimAI/AICB workload: a mixture of experts on 128 GPUs",
-        "a workload file",
+        "aicb",
         machine=_CLUSTER,
     ),
     _of_file(
         "moe_fairseq_profile",
         "moe_fairseq_profile.txt",
         "PyTorch profiler table of a mixture of experts",
-        "a profiler table",
+        "profiler-table",
         ask="explain",
     ),
     _of_file(
         "gpt13b_real_rank0",
         "traces/gpt13b_real_rank0.txt",
         "Megatron trace of a real run, one rank",
-        "a set of Megatron rank traces",
+        "megatron-trace",
         ask="explain",
     ),
     _of_file(
         "moe_ex_situ_rank2",
         "traces/moe_ex_situ_rank2.txt",
         "Megatron trace of one GPU that ran as each rank",
-        "a set of Megatron rank traces",
+        "megatron-trace",
         options={"mesh": "pp=2,ep=8,dp=8", "pp_comm": "8MiB", "microbatches": "8"},
         machine={"cluster": "a100-dgx"},
     ),

@@ -1,4 +1,4 @@
-"""What becomes of a question: its stages, the events that a page follows, and the answer that is kept."""
+"""Runs jobs: each answers a question in stages, emits the events that a page follows, and stores the answer."""
 
 from __future__ import annotations
 
@@ -106,16 +106,16 @@ class JobBoard:
         before = None if replaces is None else self._jobs.get(replaces)
         if before is not None and before.owner == owner and before.question.ask != "plan":
             self.cancel(before)
-        asked = await self._asked(question)
+        message = await self._task_message(question, owner)
         kind: TaskKind = "quick" if question.ask == "step" else _kind_of(question)
         job = WebJob(new_id(), owner, question)
         self._jobs[job.id] = job
         try:
-            job.task = self._submitted(job, kind, asked)
+            job.task = self._submitted(job, kind, message)
         except InputError:
             del self._jobs[job.id]
             raise
-        running = asyncio.create_task(self._run(job, asked))
+        running = asyncio.create_task(self._run(job, message))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return job
@@ -150,18 +150,21 @@ class JobBoard:
             self.cancel(job)
 
     async def inspect(self, owner: str, upload: str) -> dict[str, Any]:
-        """Opens an upload and returns what it is. Raises ForetraceError where it cannot be read."""
+        """Opens an upload and returns what it is.
+
+        Raises ForetraceError where it cannot be read, or is a draft of another owner.
+        """
         question = WebQuestion("step", "upload", (upload,))
-        message = await self._asked(question)
+        message = await self._task_message(question, owner)
         task = PoolTask("open", message, owner, self._limit_s, lambda *_: None)
         self._pool.submit(task)
         description = await task.result
-        await self._uploads.keep(upload)
+        await self._uploads.keep(upload, owner)
         return description
 
     async def export(self, owner: str, answer: StoredAnswer, kind: str, path: str) -> None:
         """Writes a download of an answer to a file. Raises ForetraceError where there is none."""
-        message = await self._asked(WebQuestion.read(answer.question))
+        message = await self._task_message(WebQuestion.read(answer.question), owner)
         task = PoolTask("export", {**message, "format": kind, "output": path}, owner, self._limit_s, lambda *_: None)
         self._pool.submit(task)
         await task.result
@@ -189,20 +192,9 @@ class JobBoard:
                     raise InputError("interrupted", "cancelled")
                 job.task = self._submitted(job, "full", message, is_follow_up=True)
                 result = await job.task.result
-            answer = StoredAnswer(
-                new_id(),
-                job.owner,
-                now_s(),
-                job.question.to_dict(),
-                result["summary"],
-                result["command"],
-                tuple(result["downloads"]),
-                result["html"],
-                result["json"],
-            )
-            await self._state.call(self._state.store.add_answer, answer)
-            values = {name: result[name] for name in ("html", "summary", "command", "downloads")}
-            job.add("answer", {"answer": answer.id, **values})
+            name = "" if job.question.ask == "compare" else await self._store(job, result)
+            values = {key: result[key] for key in ("html", "summary", "command", "downloads")}
+            job.add("answer", {"answer": name, **values})
         except ForetraceError as error:
             is_wish = error.code == "interrupted" and job.is_cancelled
             job.add("cancelled", {}) if is_wish else job.add("failed", error_dict(error))
@@ -213,7 +205,23 @@ class JobBoard:
         finally:
             job.task = None  # which holds the result a second time
 
-    async def _asked(self, question: WebQuestion) -> dict[str, Any]:
+    async def _store(self, job: WebJob, result: dict[str, Any]) -> str:
+        """Writes the answer to a job into the database; returns its id."""
+        answer = StoredAnswer(
+            new_id(),
+            job.owner,
+            now_s(),
+            job.question.to_dict(),
+            result["summary"],
+            result["command"],
+            tuple(result["downloads"]),
+            result["html"],
+            result["json"],
+        )
+        await self._state.call(self._state.store.add_answer, answer)
+        return answer.id
+
+    async def _task_message(self, question: WebQuestion, owner: str) -> dict[str, Any]:
         """Returns the part of a message to a worker that says what is asked, and where the files are."""
         questions = [question]
         if question.ask == "compare":
@@ -224,13 +232,13 @@ class JobBoard:
                 raise UsageError("nothing-to-do", problem, where="answers", hint="open a plan of the search first")
         return {
             "questions": [other.to_dict() for other in questions],
-            "places": [self._place(other) for other in questions],
+            "places": [self._place(other, owner) for other in questions],
         }
 
-    def _place(self, question: WebQuestion) -> dict[str, Any]:
+    def _place(self, question: WebQuestion, owner: str) -> dict[str, Any]:
         if question.source == "example":
             return {"example": example_of(question.names[0]).path}
-        return self._uploads.place(question.names[0]) if question.source == "upload" else {}
+        return self._uploads.place(question.names[0], owner) if question.source == "upload" else {}
 
     def _forget(self) -> None:
         """Forgets jobs that ended long ago, or before many others."""

@@ -8,23 +8,26 @@ are read for the command line.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
+from foretrace.basics.units import parse_time
 from foretrace.hardware.presets import PRESETS
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
 from foretrace.models import presets as model_presets
 from foretrace.server.examples import example_of
+from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
 
 Ask = Literal["step", "plan", "explain", "compare"]
-"""What is asked about an input: its step, its best plan, why it takes as long as it does; or two answers compared."""
+"""The task: predict a step, search for a plan, explain a step, or compare two answers."""
 
 MAX_TEXT: Final = 500
 MAX_LIST: Final = 32
 MAX_SEARCH_S: Final = 600.0
-SEARCH_S: Final = 60.0
+SEARCH_S: Final = float(SEARCH["time_s"].default)
 """Seconds that a search may simulate, where a question does not say."""
 
 ID_LENGTH: Final = 22
@@ -33,15 +36,8 @@ ID_LENGTH: Final = 22
 Value = str | bool | tuple[str, ...]
 Pairs = tuple[tuple[str, Value], ...]
 
-_CHOICES: Final = {
-    "network": ("analytic", "flow"),
-    "prices": ("best", "model", "roofline"),
-    "objective": ("step", "tokens", "cost", "memory", "pareto"),
-}
-_MACHINE: Final = ("cluster", "network", "prices", "domain_gpus", "overlap_cost")
-_SCENARIO: Final = ("what_if", "straggler", "slow_link", "jitter", "steady")
-_SEARCH: Final = ("objective", "axes", "time_s")
 _QUESTION: Final = ("ask", "input", "options", "machine", "scenario", "search", "answers")
+_MINUTES: Final = re.compile(r"([\d.]+) ?m$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class WebQuestion:
     machine: Pairs = ()
     scenario: Pairs = ()
     axes: tuple[tuple[str, str], ...] = ()
-    objective: str = "step"
+    objective: str = SEARCH["objective"].default
     search_s: float = SEARCH_S
 
     @classmethod
@@ -82,7 +78,7 @@ class WebQuestion:
         source, name = _input(fields.get("input"))
         if ask == "plan" and source != "model":
             raise InputError("bad-value", "only a model has a plan to search for", where="ask", hint="name a model")
-        search = read_object(fields.get("search", {}), "search", _SEARCH)
+        search = read_object(fields.get("search", {}), "search", (*SEARCH, "axes"))
         if search and ask != "plan":
             raise InputError("unknown-field", "only a plan is searched for", where="search")
         return cls(
@@ -90,10 +86,10 @@ class WebQuestion:
             source,
             (name,),
             _options(fields.get("options", {})),
-            _machine(fields.get("machine", {})),
+            _fields(fields.get("machine", {}), "machine", MACHINE),
             _scenario(fields.get("scenario", {})),
             _axes(search.get("axes", {})),
-            _choice(search.get("objective", "step"), "search.objective", _CHOICES["objective"]),
+            str(_field(search.get("objective", SEARCH["objective"].default), "search", SEARCH["objective"])),
             _seconds(search.get("time_s", SEARCH_S)),
         )
 
@@ -145,8 +141,10 @@ def read_text(value: object, place: str) -> str:
     """Returns a text of bearable length. Raises InputError where it is something else."""
     if not isinstance(value, str):
         raise InputError("bad-value", f"expected a text, not {shown_value(value)}", where=place)
-    if len(value) > MAX_TEXT or "\0" in value:
+    if len(value) > MAX_TEXT:
         raise InputError("bad-value", f"the text is longer than {MAX_TEXT} characters", where=place)
+    if "\0" in value:
+        raise InputError("bad-value", "the text holds a NUL character", where=place)
     return value
 
 
@@ -160,9 +158,14 @@ def read_texts(values: object, place: str) -> tuple[str, ...]:
 def read_id(value: object, place: str) -> str:
     """Returns the id of an answer or upload. Raises InputError where it cannot be one."""
     text = read_text(value, place)
-    if len(text) != ID_LENGTH or not all(sign.isascii() and (sign.isalnum() or sign in "-_") for sign in text):
+    if not is_id(text):
         raise InputError("bad-value", f"{shown_value(text)} is not an id", where=place)
     return text
+
+
+def is_id(text: str) -> bool:
+    """Returns whether a text has the form of an id."""
+    return len(text) == ID_LENGTH and all(sign.isascii() and (sign.isalnum() or sign in "-_") for sign in text)
 
 
 def _choice(value: object, place: str, known: tuple[str, ...]) -> str:
@@ -189,7 +192,7 @@ def _answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _input(value: object) -> tuple[Literal["model", "example", "upload"], str]:
     if value is None:
-        raise InputError("missing-field", "a question has an input", where="input", hint='{"model": "llama3-70b"}')
+        raise InputError("missing-field", "the question names no input", where="input", hint='{"model": "llama3-70b"}')
     fields = read_object(value, "input", ("model", "example", "upload"))
     if len(fields) != 1:
         raise InputError("bad-value", "expected one of model, example and upload", where="input")
@@ -212,38 +215,32 @@ def _option(name: str, option: OptionText, value: object) -> Value:
     return read_texts(value, place) if option.repeated else read_text(value, place)
 
 
-def _machine(values: object) -> Pairs:
-    machine = read_object(values, "machine", _MACHINE)
-    pairs: dict[str, Value] = {}
-    for name, value in machine.items():
-        place = f"machine.{name}"
-        if name == "overlap_cost":
-            pairs[name] = _flag(value, place)
-        elif name == "cluster":
-            pairs[name] = PRESETS.cluster(read_text(value, place), where=place).name
-        elif name in _CHOICES:
-            pairs[name] = _choice(value, place, _CHOICES[name])
-        else:
-            pairs[name] = read_text(value, place)
+def _fields(values: object, place: str, known: Mapping[str, FormField]) -> Pairs:
+    """Reads the options of a part of a question; null and empty lists are options that are not given."""
+    options = read_object(values, place, known)
+    pairs = {
+        name: _field(value, place, known[name]) for name, value in options.items() if value is not None and value != []
+    }
     return tuple(sorted(pairs.items()))
+
+
+def _field(value: object, part: str, field: FormField) -> Value:
+    place = f"{part}.{field.name}"
+    if field.kind == "flag":
+        return _flag(value, place)
+    if field.kind == "list":
+        return read_texts(value, place)
+    if field.choices is not None:
+        return _choice(value, place, field.choices)
+    text = read_text(value, place)
+    return PRESETS.cluster(text, where=place).name if field.name == "cluster" else text
 
 
 def _scenario(values: object) -> Pairs:
-    scenario = read_object(values, "scenario", _SCENARIO)
-    pairs: dict[str, Value] = {}
-    for name, value in scenario.items():
-        place = f"scenario.{name}"
-        if value is None or value == []:
-            continue
-        if name == "steady":
-            pairs[name] = _flag(value, place)
-        elif name == "jitter":
-            pairs[name] = read_text(value, place)
-        else:
-            pairs[name] = read_texts(value, place)
-    for text in pairs.get("what_if", ()):  # type: ignore[union-attr]
+    pairs = _fields(values, "scenario", SCENARIO)
+    for text in dict(pairs).get("what_if", ()):  # type: ignore[union-attr]
         _check_what_if(text)
-    return tuple(sorted(pairs.items()))
+    return pairs
 
 
 def _check_what_if(text: str) -> None:
@@ -261,7 +258,12 @@ def _axes(values: object) -> tuple[tuple[str, str], ...]:
 
 
 def _seconds(value: object) -> float:
+    """Reads the time of a search: seconds as a number, or a text such as `90`, `90s` or `2m`."""
+    place = "search.time_s"
+    if isinstance(value, str):
+        text = _MINUTES.sub(r"\1min", read_text(value, place).strip())
+        value = parse_time(f"{text}s" if text[-1:].isdecimal() else text, where=place)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SEARCH_S:
         problem = f"{shown_value(value)} is not a time of a search"
-        raise InputError("out-of-range", problem, where="search.time_s", hint=f"up to {MAX_SEARCH_S:g} seconds")
+        raise InputError("out-of-range", problem, where=place, hint=f"up to {MAX_SEARCH_S:g} seconds")
     return float(value)

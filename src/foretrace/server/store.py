@@ -25,6 +25,8 @@ from foretrace.server.errors import unknown_id, unwritable_state
 MAX_LISTED: Final = 200
 """Answers of a history."""
 
+_LISTED: Final = ("title", "step_text", "kind")
+"""The parts of a headline that a history shows."""
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -175,18 +177,23 @@ class Store:
     def history(self, owner: str) -> list[dict[str, Any]]:
         """Returns the answers of an owner as a page lists them, the newest first."""
         rows = self._database.execute(
-            "SELECT id, created, question, summary FROM answers WHERE owner = ? ORDER BY created DESC LIMIT ?",
+            "SELECT id, created, question, summary, downloads FROM answers WHERE owner = ?"
+            " ORDER BY created DESC LIMIT ?",
             (owner, MAX_LISTED),
         ).fetchall()
-        return [
-            {
-                "answer": name,
-                "at": created_s,
-                "question": json.loads(question),
-                **{key: json.loads(summary)[key] for key in ("title", "step_text", "kind")},
-            }
-            for name, created_s, question, summary in rows
-        ]
+        listed = []
+        for name, created_s, question, summary, downloads in rows:
+            headline = {key: value for key, value in json.loads(summary).items() if key in _LISTED}
+            listed.append(
+                {
+                    "answer": name,
+                    "at": created_s,
+                    "question": json.loads(question),
+                    **headline,
+                    "downloads": json.loads(downloads),
+                }
+            )
+        return listed
 
     def delete_answer(self, name: str, owner: str) -> None:
         """Deletes an answer of an owner. Raises InputError where there is none of this id."""

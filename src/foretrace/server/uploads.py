@@ -154,8 +154,8 @@ class Uploads:
         Raises:
             InputError: There is no such file, it is there already, it is too large, or the disk is full.
         """
-        upload = self.of(name)
-        if upload.owner != owner or upload.is_kept or not 0 <= number < len(upload.names):
+        upload = self.of(name, owner)
+        if upload.is_kept or not 0 <= number < len(upload.names):
             raise unknown_id("file of an upload", f"{name}/{number}")
         if number in upload.sizes_bytes or number in upload.writing:
             raise InputError("duplicate-name", "this file was uploaded already", where=upload.shown_names[number])
@@ -198,25 +198,28 @@ class Uploads:
             problem = f"all uploads together would be larger than {format_bytes(MAX_TOTAL_BYTES)}"
             raise InputError("input-too-large", problem, where=where, hint="delete answers, or wait a day")
 
-    def of(self, name: str) -> Upload:
-        """Returns an upload. Raises InputError where there is none of this id."""
+    def of(self, name: str, owner: str) -> Upload:
+        """Returns an upload: one that was opened for everybody who has its id, a draft for its owner.
+
+        Raises InputError where there is none of this id.
+        """
         upload = self._uploads.get(name)
-        if upload is None:
+        if upload is None or not (upload.is_kept or upload.owner == owner):
             raise unknown_id("upload", name)
         return upload
 
-    def place(self, name: str) -> dict[str, Any]:
+    def place(self, name: str, owner: str) -> dict[str, Any]:
         """Returns where the files of an upload are, for a worker. Raises InputError where they are not all there."""
-        upload = self.of(name)
+        upload = self.of(name, owner)
         if not upload.is_complete:
             problem = f"{len(upload.names) - len(upload.sizes_bytes)} of {len(upload.names)} files are not there yet"
             raise InputError("missing-field", problem, where="input.upload")
         folder = str(self._folder / upload.id)
         return {"folder": folder, "names": list(upload.names), "shown_names": list(upload.shown_names)}
 
-    async def keep(self, name: str) -> None:
+    async def keep(self, name: str, owner: str) -> None:
         """Writes an upload that could be opened into the database, so that it outlives the server."""
-        upload = self.of(name)
+        upload = self.of(name, owner)
         if not upload.is_kept:
             upload.is_kept = True
             stored = StoredUpload(upload.id, upload.owner, upload.created_s, upload.names, upload.shown_names)

@@ -118,7 +118,7 @@ class Worker:
             if kind == "compare":
                 return self._answerer.compared(asked)
             if kind == "export":
-                self._answerer.export(asked, task["format"], Path(task["output"]))
+                self._answerer.export(question, place, task["format"], Path(task["output"]))
                 return {}
             return self._answerer.full(question, place, self._show_front)
 

@@ -118,9 +118,11 @@ def test_two_answers_are_compared(browser: Browser) -> None:
     subject = browser.answer(changed(PREDICTION, options={"tp": "4"}))
     comparison = browser.answer({"ask": "compare", "answers": [base["answer"], subject["answer"]]})
     assert comparison["summary"]["step_time_s"] == subject["summary"]["step_time_s"]
-    assert comparison["command"] == ""
-    report = browser.http.get(f"/api/answers/{comparison['answer']}/json").json()
-    assert report["schema"].startswith("foretrace.difference")
+    assert comparison["command"] == comparison["answer"] == ""
+    assert comparison["downloads"] == []
+    listed = browser.http.get("/api/history").json()["answers"]
+    assert [row["kind"] for row in listed] == ["model", "model"]
+    assert all("saved" in row["downloads"] for row in listed)
 
 
 def test_every_download_can_be_had(browser: Browser) -> None:
@@ -180,6 +182,41 @@ def test_examples_of_the_start_page_can_be_asked_as_they_are(browser: Browser) -
     for example in browser.http.get("/api/start").json()["examples"]:
         if not example["id"].startswith("deepseek"):  # takes seconds
             assert browser.answer(example["question"])["html"]
+
+
+def test_examples_of_the_start_page_state_the_kind_of_their_input(browser: Browser) -> None:
+    start = browser.http.get("/api/start").json()
+    for example in start["examples"]:
+        assert example["kind"] in start["fields"]
+        allowed = {field["name"] for field in start["fields"][example["kind"]]}
+        assert example["question"].get("options", {}).keys() <= allowed
+
+
+def test_fields_say_which_flags_have_two_ways_and_which_counts_are_doubled(browser: Browser) -> None:
+    start = browser.http.get("/api/start").json()
+    fields = {field["name"]: field for part in ("machine", "scenario", "search") for field in start[part]}
+    fields |= {field["name"]: field for field in start["fields"]["model"]}
+    assert {name for name, field in fields.items() if field["two_way"]} == {
+        "sequence_parallel",
+        "reshard",
+        "overlap_cost",
+        "steady",
+    }
+    assert {"gpus", "tp", "gbs", "seq_len", "domain_gpus"} <= {name for name in fields if fields[name]["doubled"]}
+    assert not fields["prefetch"]["doubled"]
+    assert fields["overlap_cost"]["flag"] == "--no-overlap-cost"
+
+
+def test_an_upload_that_was_opened_is_for_everybody_who_has_its_id(browser: Browser, running: Any) -> None:
+    content = (REPOSITORY / "examples" / "moe_128gpu.txt").read_bytes()
+    with Browser(running.url) as other:
+        draft = browser.upload({"moe.txt": content})
+        question = {"ask": "step", "input": {"upload": draft}, "machine": {"cluster": "h100-dgx"}}
+        assert other.http.post(f"/api/uploads/{draft}/open").status_code == 404
+        assert other.error(question)["code"] == "unknown-id"
+        opened = browser.http.post(f"/api/uploads/{draft}/open").json()
+        assert other.http.post(f"/api/uploads/{draft}/open").json() == opened
+        assert other.answer(question)["summary"]["step_time_s"] > 0
 
 
 def test_the_fields_of_the_form_are_those_of_the_command_line(browser: Browser) -> None:

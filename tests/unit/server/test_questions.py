@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
+import foretrace as ft
 from foretrace.basics.errors import ForetraceError
+from foretrace.hardware.changes import CHANGES
+from foretrace.inputs.option_texts import HOST_WHAT_IFS, split_what_ifs
+from foretrace.readings.scenario import Scenario
+from foretrace.readings.scenario_texts import read_what_ifs
 from foretrace.server.questions import MAX_LIST, MAX_TEXT, WebQuestion
+from foretrace.server.start import FAMILIES, what_ifs
 
 MODEL = {"ask": "step", "input": {"model": "Llama-3-70B"}}
 
@@ -30,6 +36,33 @@ def test_a_question_is_the_same_after_it_was_written() -> None:
     assert WebQuestion.read(question.to_dict()) == question
     assert question.names == ("llama3-70b",)
     assert dict(question.machine)["cluster"] == "h100-dgx"
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("2m", 120), ("2 min", 120), (" 0.1h", 360)]
+)
+def test_the_time_of_a_search_is_a_number_or_a_text(value: object, seconds: float) -> None:
+    question = WebQuestion.read({**MODEL, "ask": "plan", "search": {"time_s": value}})
+    assert question.search_s == pytest.approx(seconds)
+
+
+def test_a_time_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(ForetraceError) as caught:
+        WebQuestion.read({**MODEL, "ask": "plan", "search": {"time_s": "soon"}})
+    assert caught.value.where == "search.time_s"
+
+
+def test_every_what_if_of_the_start_page_can_be_asked() -> None:
+    rows = what_ifs()
+    texts = [f"{row['name']}={row['value']}" if row["value"] else row["name"] for row in rows]
+    for text in texts:
+        options, rest = split_what_ifs([text])
+        assert options or read_what_ifs(rest)
+        WebQuestion.read({**MODEL, "scenario": {"what_if": [text]}})
+    assert {*CHANGES, *HOST_WHAT_IFS, "batch"} <= {row["name"] for row in rows}
+    job = ft.model("mixtral-8x7b", ft.Plan(gpus=16, tp=2, cp=2, pp=2, ep=2, gbs=16))
+    families = Scenario(dict.fromkeys(FAMILIES, 2.0))
+    assert ft.simulate(job, ft.Machine("h100-dgx"), families, even_if_oom=True).step_time_s > 0
 
 
 def test_the_order_of_options_does_not_matter() -> None:
@@ -75,6 +108,9 @@ def test_the_order_of_options_does_not_matter() -> None:
         ({**MODEL, "search": {"time_s": 1}}, "unknown-field"),
         ({**MODEL, "ask": "plan", "search": {"time_s": 1e9}}, "out-of-range"),
         ({**MODEL, "ask": "plan", "search": {"time_s": True}}, "out-of-range"),
+        ({**MODEL, "ask": "plan", "search": {"time_s": "an hour"}}, "bad-value"),
+        ({**MODEL, "ask": "plan", "search": {"time_s": "1h"}}, "out-of-range"),
+        ({**MODEL, "ask": "plan", "search": {"time_s": "-1"}}, "out-of-range"),
         ({**MODEL, "ask": "plan", "search": {"axes": {"nothing": "1"}}}, "unknown-field"),
         ({**MODEL, "ask": "plan", "input": {"example": "moe_128gpu"}}, "bad-value"),
         ({**MODEL, "answers": ["a", "b"]}, "unknown-field"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,27 +19,18 @@ from foretrace.readings.scenario_texts import read_jitter, read_slow_links, read
 from foretrace.search.plan_texts import plan_request
 from foretrace.search.planner.request import PlanRequest
 from foretrace.server.examples import example_of
+from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
 from foretrace.server.questions import Pairs, Value, WebQuestion
 
 MAX_DOMAIN_GPUS: Final = 100_000
 
 _COMMANDS: Final = {"plan": "plan", "explain": "explain", "step": "simulate"}
-_MACHINE_FLAGS: Final = {
-    "cluster": "--cluster",
-    "network": "--network",
-    "prices": "--prices",
-    "domain_gpus": "--domain-gpus",
-    "overlap_cost": "--no-overlap-cost",
+_DEFAULTS: Final = {
+    name: field.default == "true" if field.kind == "flag" else field.default
+    for name, field in MACHINE.items()
+    if field.default
 }
-_SCENARIO_FLAGS: Final = {
-    "what_if": "--what-if",
-    "straggler": "--straggler",
-    "slow_link": "--slow-link",
-    "jitter": "--jitter",
-    "steady": "--steady/--one-step",
-}
-_USUAL: Final = {"network": "analytic", "prices": "best", "overlap_cost": True}
-"""Values of options of a machine that a command line leaves out."""
+"""Values of options of a machine that are not given, and that a command line leaves out."""
 
 
 def open_job(question: WebQuestion, paths: tuple[str, ...]) -> Input:
@@ -73,11 +64,11 @@ def set_options(question: WebQuestion) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in question.options
-        if _is_given(name, value)
+        if _is_set(name, value)
     }
 
 
-def _is_given(name: str, value: Value) -> bool:
+def _is_set(name: str, value: Value) -> bool:
     if value is False:
         return "/" in INPUT_OPTIONS[name].flag
     return value is True or bool(value if isinstance(value, tuple) else value.strip())
@@ -103,22 +94,18 @@ def _texts(pairs: Pairs, name: str) -> list[str]:
 
 def machine_key(question: WebQuestion, job: Input) -> tuple[object, ...]:
     """Returns what the machine of a question depends on."""
-    own = () if dict(question.machine).get("cluster") else (job.cluster, job.paths)
+    own = () if dict(question.machine).get("cluster") else (job.cluster, question.source, question.names)
     return (question.machine, *own)
 
 
 def machine_of(question: WebQuestion, job: Input) -> Machine:
     """Makes the machine of a question; its cluster is the one that is named, else the input's own."""
-    options: dict[str, Any] = dict(question.machine)
+    options: dict[str, Any] = {**_DEFAULTS, **dict(question.machine)}
     named = options.get("cluster") or job.cluster
-    details: dict[str, Any] = {
-        "prices": options.get("prices", "best"),
-        "network": options.get("network", "analytic"),
-        "overlap_cost": options.get("overlap_cost", True),
-    }
+    details = {name: options[name] for name in _DEFAULTS}
     gpus = _domain_gpus(options.get("domain_gpus", ""))
     if named is None:
-        if gpus is not None or details["network"] != "analytic":
+        if gpus is not None or options["network"] != _DEFAULTS["network"]:
             problem = "the network and the GPUs of a domain are those of a cluster, and none is named"
             raise UsageError("needs-cluster", problem, where="machine.cluster")
         return Machine(None, **details)
@@ -161,14 +148,15 @@ def command_line(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: 
     command = "predict" if is_model and question.ask == "step" else _COMMANDS[question.ask]
     if question.source == "example":
         paths = (example_of(question.names[0]).path,)
-    words = ["foretrace", command, *(question.names if is_model else paths)]
+    # A file whose name begins with a dash would be read as an option.
+    files = (f"./{path}" if path.startswith("-") else path for path in paths)
+    words = ["foretrace", command, *(question.names if is_model else files)]
     words += _option_words(question)
-    words += _machine_words(question)
-    words += _flag_words(question.scenario, _SCENARIO_FLAGS)
+    words += _field_words(question.machine, MACHINE)
+    words += _field_words(question.scenario, SCENARIO)
     if question.ask == "plan":
-        words += ["--objective", question.objective] if question.objective != "step" else []
-        words += ["--time", f"{question.search_s:g}s"]
-    words += ["--even-if-oom"] if even_if_oom else []
+        words += _field_words((("objective", question.objective), ("time_s", f"{question.search_s:g}s")), SEARCH)
+    words += ["--even-if-oom"] if even_if_oom and question.ask == "step" else []
     return shlex.join(words)
 
 
@@ -181,13 +169,10 @@ def _option_words(question: WebQuestion) -> Iterator[str]:
     )
 
 
-def _machine_words(question: WebQuestion) -> Iterator[str]:
-    pairs = tuple((name, value) for name, value in question.machine if value != _USUAL.get(name))
-    for name, value in pairs:
-        if value is False:
-            yield _MACHINE_FLAGS[name]
-        elif isinstance(value, str) and value.strip():
-            yield from (_MACHINE_FLAGS[name], value.strip())
+def _field_words(pairs: Pairs, fields: Mapping[str, FormField]) -> Iterator[str]:
+    """Yields the words of options that differ from their defaults."""
+    changed = tuple((name, value) for name, value in pairs if value != _DEFAULTS.get(name, fields[name].default))
+    yield from _flag_words(changed, {name: field.flag for name, field in fields.items()})
 
 
 def _flag_words(pairs: Pairs, flags: dict[str, str]) -> Iterator[str]:
