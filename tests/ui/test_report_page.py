@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from foretrace.basics.units import format_time, parse_time
 from foretrace.cli.main import run
+from foretrace.report.page.document import report_script
 from page_cases import CASES, MISFITS, page_words, write_page_inputs
 from ui.axe import violations
 from ui.conftest import Watch
@@ -257,5 +259,43 @@ def test_paper_has_no_buttons_and_the_whole_pipeline(prediction: Page) -> None:
     assert prediction.evaluate("window.printed") not in (None, zoomed)
     assert picture(prediction) == zoomed
     prediction.emulate_media(media="print")
-    assert prediction.get_by_role("button").count() == 0
+    assert prediction.get_by_role("button", name=re.compile("Copy|Zoom|Light")).count() == 0
+    assert prediction.get_by_role("columnheader", name="effect").is_visible()
     assert pipeline(prediction).is_visible()
+
+
+def test_long_tables_sort_all_rows_and_say_on_paper_what_is_folded(page: Page, reports: dict[str, Path]) -> None:
+    page.goto(reports["profiler table"].as_uri())
+    table = page.locator("table:has(tbody + tbody)").first
+    more = page.locator(".scroll:has(tbody + tbody) + details").first
+    for details in page.locator("details:not(.rest)").all():
+        details.evaluate("(details) => (details.open = true)")
+    shown = table.locator("tbody tr:visible").count()
+    count = table.locator("tbody tr").count()
+    assert shown < count
+    assert more.inner_text() == f"{count - shown} more rows"
+    head = table.locator("thead th.number").first
+    column = head.evaluate("(head) => head.cellIndex")
+    head.get_by_role("button").press("Enter")
+    head.get_by_role("button").press("Enter")
+    texts = table.locator(f"tbody tr > :nth-child({column + 1})").all_inner_texts()
+    sizes = [parse_time(text) for text in texts if text]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 1
+    assert table.locator("tbody tr:visible").count() == shown
+    page.emulate_media(media="print")
+    assert more.is_visible()
+    page.emulate_media(media="screen")
+    more.locator("summary").click()
+    assert table.locator("tbody tr:visible").count() == count
+
+
+@pytest.mark.parametrize("exponent", range(-9, 7))
+def test_times_are_written_as_on_the_screen(page: Page, exponent: int) -> None:
+    page.goto("about:blank")
+    page.add_script_tag(content=report_script())
+    values = [factor * 10.0**exponent for factor in (1, 1.0049, 2.5, 9.994, 9.9961)]
+    values += [-value for value in values]
+    assert page.evaluate("(values) => values.map((value) => formatTime(value))", values) == list(
+        map(format_time, values)
+    )

@@ -47,6 +47,8 @@ class Bar:
     remark: str = ""
     share: str = ""
     """A second number, such as a share of the whole."""
+    options: str = ""
+    """Options of a command line that make the change of this row; the served page offers to try them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Bars:
     head: tuple[str, str, str] = ("", "", "")
     """The headings of names, values and remarks."""
     whole: float = 0.0
-    """What the bars are a part of; a bar as long as that fills its column."""
+    """The total that the bars are parts of. A bar of this length fills its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,6 @@ class StackedBars:
 
     parts: Sequence[tuple[str, str]]
     stacks: Sequence[StackedBar]
-    text: str = ""
     unit: Literal["s", "bytes"] = "s"
 
 
@@ -183,6 +184,6 @@ class View:
     sections: Sequence[Section]
     subtitle: str = ""
     facts: Sequence[tuple[str, str]] = field(default=())
-    """What the answer was made of: inputs with their hashes, versions, the command."""
+    """Inputs with their hashes, and versions."""
     command: str = ""
     """The command that gives the same answer; empty where it was made in another way."""

@@ -20,6 +20,7 @@ from foretrace.report.page.markup import render_view, tag, text
 
 _WEB: Final = "foretrace.report.web"
 _MODULES: Final = (
+    "times.js",
     "gantt_data.js",
     "gantt_palette.js",
     "gantt_line.js",
@@ -111,7 +112,7 @@ def _contents(views: Sequence[View], prefixes: Sequence[str]) -> str:
 
 
 def _scheme_buttons() -> str:
-    return tag("button", "Light or dark", type="button", data_scheme=True, class_="plain")
+    return tag("button", "Light or dark", type="button", data_scheme=True)
 
 
 def _hash(inline: str) -> str:

@@ -137,7 +137,7 @@ def _bar(bar: Bar, scale: tuple[float, float], *, remarks: bool, shares: bool) -
     low, span = scale
     start, length = (min(bar.value, 0.0) - low) / span, abs(bar.value) / span
     cells = [
-        tag("th", text(bar.name), scope="row"),
+        tag("th", text(bar.name), scope="row", data_options=bar.options or None),
         tag("td", text(bar.text), class_="number"),
         *([tag("td", text(bar.share), class_="number")] if shares else []),
         tag("td", _length_svg(start, length, bar.colour), class_="length"),
@@ -218,25 +218,16 @@ def _table(block: Table) -> str:
     rows = [_row(row, right) for row in block.rows]
     caption = tag("caption", text(block.caption)) if block.caption else ""
 
-    def table(body: Sequence[str], first: bool = True) -> str:
-        top = (caption if first else "") + tag("thead", tag("tr", head))
-        inner = top + tag("tbody", "".join(body))
-        return tag(
-            "div",
-            tag("table", inner, data_sortable=True),
-            class_="scroll",
-            tabindex="0",
-            role="region",
-            aria_label=label,
-        )
-
     label = block.caption or block.summary or block.head[0] or "table"
+    shown = len(rows) if block.summary else block.shown
+    bodies = tag("tbody", "".join(rows[:shown])) + (tag("tbody", "".join(rows[shown:])) if rows[shown:] else "")
+    inner = tag("table", caption + tag("thead", tag("tr", head)) + bodies, data_sortable=True)
+    table = tag("div", inner, class_="scroll", role="region", aria_label=label)
     if block.summary:
-        return tag("details", tag("summary", text(block.summary)) + table(rows))
-    if len(rows) <= block.shown:
-        return table(rows)
-    more = tag("summary", f"{format_count(len(rows) - block.shown)} more")
-    return table(rows[: block.shown]) + tag("details", more + table(rows[block.shown :], first=False))
+        return tag("details", tag("summary", text(block.summary)) + table)
+    if not rows[shown:]:
+        return table
+    return table + tag("details", tag("summary", f"{format_count(len(rows) - shown)} more rows"), class_="rest")
 
 
 def _row(row: Sequence[str | Cell], right: set[int]) -> str:
@@ -267,7 +258,7 @@ def _picture(block: Picture) -> str:
         f'<svg viewBox="0 {_TITLE_HEIGHT} {width} {height - _TITLE_HEIGHT}" role="img" aria-label="{text(block.alt)}" '
         f'font-family="var(--font)" font-size="12" fill="currentColor" data-width="{width}">'
     )
-    return tag("div", _SVG_HEAD.sub(lambda _: head, svg, count=1), class_="picture")
+    return tag("div", _SVG_HEAD.sub(lambda _: head, svg, count=1), class_="scroll picture")
 
 
 @render.register

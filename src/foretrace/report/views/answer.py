@@ -164,6 +164,7 @@ def _gains(answer: Answer) -> Iterator[Section]:
                 f"{MINUS}{format_time(remedy_gain_s(remedy))}",
                 "green",
                 effect_text(remedy),
+                options=remedy.option,
             )
             for remedy in helpful
         ]

@@ -1,13 +1,14 @@
 // Shows the pipeline of a step on a canvas. The chart comes from report/page/gantt_chart.py.
 //
 // gantt_data decodes it, gantt_tracks arranges its rows, gantt_scene holds what is in view, gantt_draw paints that.
-import { decodeGantt, ganttTime } from "./gantt_data.js";
+import { decodeGantt } from "./gantt_data.js";
 import { GanttPainter } from "./gantt_draw.js";
 import { ganttFacts, ganttSentence } from "./gantt_facts.js";
 import { GANTT_KEYS, listenToGantt } from "./gantt_input.js";
 import { readGanttPalette } from "./gantt_palette.js";
 import { GanttScene } from "./gantt_scene.js";
 import { GANTT_AXIS } from "./gantt_tracks.js";
+import { formatTime } from "./times.js";
 
 /** @typedef {import("./gantt_data.js").GanttChart} GanttChart */
 /** @typedef {import("./gantt_scene.js").GanttHit} GanttHit */
@@ -44,7 +45,7 @@ export class GanttView {
     this.scene = new GanttScene(chart, () => this.redraw());
     this.frame = 0;
     this.printing = false;
-    /** What was in view before the page was printed. */
+    /** The part of the step in view before the page was printed. */
     this.before = { low: 0, high: 0 };
     /** @type {AbortController | null} */
     this.following = null;
@@ -62,7 +63,7 @@ export class GanttView {
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-roledescription", "timeline");
-    this.canvas.setAttribute("aria-label", `Pipeline of a step of ${ganttTime(chart.stepTime)}. ${GANTT_KEYS}`);
+    this.canvas.setAttribute("aria-label", `Pipeline of a step of ${formatTime(chart.stepTime)}. ${GANTT_KEYS}`);
     this.buildToolbar();
     this.scroller.append(this.canvas, this.spacer);
     element.append(this.toolbar, this.legend, this.scroller, this.tip, this.status);

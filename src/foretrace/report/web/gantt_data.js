@@ -1,4 +1,4 @@
-// Decodes the chart of a step, which report/page/gantt_chart.py packs, and writes its times.
+// Decodes the chart of a step, which report/page/gantt_chart.py packs, and writes times of its axis.
 
 /**
  * @typedef {{role: string, rank: number, ranks: number, lane: string, kind: string, axis: string, main: boolean,
@@ -101,14 +101,13 @@ export function ganttAbove(values, low, high, limit) {
 }
 
 /**
- * Writes a time with a unit and as many digits as `step` (the distance of what is told apart) needs.
+ * Writes a time on an axis: with a unit, and as many digits as the distance of two marks needs.
  * @param {number} seconds
- * @param {number} [step]
+ * @param {number} step the distance
  */
 export function ganttTime(seconds, step) {
-  const size = Math.max(Math.abs(seconds), step ?? 0);
+  const size = Math.max(Math.abs(seconds), step);
   const [scale, unit] = size >= 1 ? [1, "s"] : size >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
-  const value = seconds * scale;
-  const digits = step ? Math.ceil(-Math.log10(step * scale) - 1e-9) : 3 - Math.ceil(Math.log10(Math.abs(value) || 1));
-  return `${value.toFixed(Math.min(9, Math.max(0, digits))).replace("-", "−")} ${unit}`;
+  const digits = Math.ceil(-Math.log10(step * scale) - 1e-9);
+  return `${(seconds * scale).toFixed(Math.min(9, Math.max(0, digits))).replace("-", "−")} ${unit}`;
 }

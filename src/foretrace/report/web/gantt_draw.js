@@ -3,6 +3,7 @@ import { ganttTime } from "./gantt_data.js";
 import { GanttLine } from "./gantt_line.js";
 import { GANTT_STRIP } from "./gantt_scene.js";
 import { GANTT_AXIS, GANTT_READABLE } from "./gantt_tracks.js";
+import { formatTime } from "./times.js";
 
 /** @typedef {import("./gantt_palette.js").GanttPalette} GanttPalette */
 /** @typedef {import("./gantt_scene.js").GanttScene} GanttScene */
@@ -78,7 +79,7 @@ export class GanttPainter {
   }
 
   /**
-   * What is added to the colour of a bar: where the critical path is shown, other bars are dimmed.
+   * Returns what to add to the colour of a bar: bars off the critical path are dimmed where the path is shown.
    * @param {number} bar
    */
   dimmed(bar) {
@@ -103,8 +104,8 @@ export class GanttPainter {
     for (let i = from; i < to; i++) {
       const bar = track.bars[i];
       const dim = this.dimmed(bar);
-      // Of bars that overlap, which only rows of one track do, the rest of the later one is added; a bar of the
-      // critical path is shown in any case.
+      // Bars overlap only where a track has several rows. Then the rest of the later bar is added. A bar of the
+      // critical path is always shown.
       const start = onlyCritical && !dim ? bars.start[bar] : Math.max(bars.start[bar], reach);
       if (start > bars.end[bar]) continue;
       line.add((start - low) * scale, (bars.end[bar] - low) * scale, bars.colour[bar] + dim);
@@ -170,13 +171,15 @@ export class GanttPainter {
       const dim = this.dimmed(bar);
       const opened = scene.opensUp(bar, track);
       const height = opened ? track.height * (1 - GANTT_STRIP) : track.height;
-      const { sign, name: kind } = colours[bars.colour[bar]];
-      const number = bars.microbatch[bar] < 0 ? "" : String(bars.microbatch[bar]);
-      const name = names[bars.name[bar]];
-      const short = number ? `${sign} ${number}` : sign;
-      const texts = [`${short} · ${name}`, short, number || sign];
-      if (name === kind && !number) texts[0] = name;
-      this.writeText(texts, { bar, op: -1 }, y, height, palette.text[bars.colour[bar] + dim]);
+      if (scene.isWide({ bar, op: -1 }, GANTT_TEXT_WIDTH)) {
+        const { sign, name: kind } = colours[bars.colour[bar]];
+        const number = bars.microbatch[bar] < 0 ? "" : String(bars.microbatch[bar]);
+        const name = names[bars.name[bar]];
+        const short = number ? `${sign} ${number}` : sign;
+        const texts = [`${short} · ${name}`, short, number || sign];
+        if (name === kind && !number) texts[0] = name;
+        this.writeText(texts, { bar, op: -1 }, y, height, palette.text[bars.colour[bar] + dim]);
+      }
       if (!opened) continue;
       const [first, last] = scene.opsAfter(bar, scene.low);
       for (let op = first; op < last && bars.start[bar] + patterns.start[op] < scene.high; op++) {
@@ -352,7 +355,7 @@ export class GanttPainter {
     context.fillStyle = palette.ink;
     if (stepEnd >= gutter && stepEnd <= width + 1) {
       context.textAlign = "right";
-      context.fillText(`step ${ganttTime(chart.stepTime)}`, Math.max(stepEnd, gutter + 90), 10);
+      context.fillText(`step ${formatTime(chart.stepTime)}`, Math.max(stepEnd, gutter + 90), 10);
     }
     if (origin) {
       context.textAlign = "left";

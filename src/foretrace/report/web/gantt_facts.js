@@ -1,5 +1,6 @@
 // Says the facts of a bar in words.
 import { ganttTime } from "./gantt_data.js";
+import { formatTime } from "./times.js";
 
 /** @typedef {import("./gantt_scene.js").GanttScene} GanttScene */
 /** @typedef {import("./gantt_scene.js").GanttHit} GanttHit */
@@ -25,12 +26,12 @@ export function ganttFacts(scene, hit) {
   const stage = /^stage (\d.*)$/.exec(lane.role);
   if (lane.role) facts.push(stage ? ["stage", stage[1]] : ["role", lane.role]);
   facts.push(["rank", ranks], ["lane", lane.lane]);
-  const told = 10 ** Math.floor(Math.log10(Math.max(end - start, 1) * tick) - 1);
-  facts.push(["start", ganttTime(low + start * tick, told)], ["duration", ganttTime((end - start) * tick)]);
+  const precision = 10 ** Math.floor(Math.log10(Math.max(end - start, 1) * tick) - 1);
+  facts.push(["start", ganttTime(low + start * tick, precision)], ["duration", formatTime((end - start) * tick)]);
   if (op >= 0) return facts;
-  if (bars.wait[bar] > 0) facts.push(["waited before", ganttTime(bars.wait[bar] * tick)]);
+  if (bars.wait[bar] > 0) facts.push(["waited before", formatTime(bars.wait[bar] * tick)]);
   if (bars.ops[bar] > 1) facts.push(["ops", bars.ops[bar].toLocaleString("en")]);
-  if (bars.idle[bar] > 0) facts.push(["gaps inside", ganttTime(bars.idle[bar] * tick)]);
+  if (bars.idle[bar] > 0) facts.push(["gaps inside", formatTime(bars.idle[bar] * tick)]);
   if (bars.critical[bar]) facts.push(["critical path", "yes"]);
   return facts;
 }

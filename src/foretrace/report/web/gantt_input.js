@@ -2,7 +2,7 @@
 
 /** @typedef {import("./gantt.js").GanttView} GanttView */
 
-/** What a screen reader says of the keys. */
+/** The keys, for a screen reader. */
 export const GANTT_KEYS =
   "Arrow keys or A and D move, plus and minus or W and S zoom, 0 shows the whole step, " +
   "N and P go from bar to bar, up and down from row to row, F zooms to the bar, Escape ends the selection.";
@@ -27,7 +27,7 @@ function listenToPointers(view) {
     if (event.button !== 0) return;
     pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
     moved = 0;
-    if (event.isTrusted) canvas.setPointerCapture(event.pointerId);
+    canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
     const before = pointers.get(event.pointerId);

@@ -1,7 +1,7 @@
 // Draws bars into a line of pixels.
 //
-// Every bar adds to the pixel columns that it covers, and a column shows the kind that fills most of it. What a frame
-// costs therefore depends on the bars in view and the size of the canvas alone.
+// Every bar adds to the pixel columns that it covers, and a column shows the kind that fills most of it. The cost of a
+// frame therefore depends only on the bars in view and the size of the canvas.
 import { GANTT_LEVELS } from "./gantt_palette.js";
 
 /** @typedef {import("./gantt_palette.js").GanttPalette} GanttPalette */
@@ -81,8 +81,8 @@ export class GanttLine {
   }
 
   /**
-   * Gives the pixel column at hand one colour. What a colour does not get is owed to it in the next columns (error
-   * diffusion), so that bars narrower than a pixel show in proportion; of dimmed and full ones, a full one is shown.
+   * Gives the current pixel column one colour. The share that a colour does not get is carried over to the next columns
+   * (error diffusion), so that bars narrower than a pixel show in proportion. A full colour wins over a dimmed one.
    */
   flush() {
     const { share, owed, touched } = this;

@@ -149,6 +149,16 @@ export class GanttScene {
   }
 
   /**
+   * Returns whether a bar or op takes this many CSS pixels.
+   * @param {GanttHit} hit
+   * @param {number} width
+   */
+  isWide(hit, width) {
+    const { start, end } = this.extent(hit);
+    return ((end - start) * this.plotWidth()) / (this.high - this.low) >= width;
+  }
+
+  /**
    * Returns the places of a track from which and up to which its bars may be in view.
    * @param {GanttTrack} track
    * @returns {[number, number]}
