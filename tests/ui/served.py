@@ -25,7 +25,7 @@ class ServedPage:
         self.figures = page.get_by_role("region", name="Step and what to do with it")
         self.answer = page.get_by_role("region", name="Answer", exact=True)
         self.pinned = page.get_by_role("region", name="Pinned answer")
-        self.difference = page.get_by_role("region", name="Difference")
+        self.difference = page.get_by_role("region", name="Difference", exact=True)
         self.problem = self.figures.get_by_role("alert")
 
     def open(self, link: str = "/") -> None:
@@ -40,7 +40,7 @@ class ServedPage:
         self.wait_complete()
 
     def wait_complete(self, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Waits for the complete answer: the section that says how to make it again comes with no quick one."""
+        """Waits for the complete answer. Raises AssertionError where a problem is shown and no answer."""
         article = self.answer.get_by_role("article").first
         article.or_(self.problem).first.wait_for(timeout=timeout_ms)
         assert article.is_visible(), self.problem.inner_text()

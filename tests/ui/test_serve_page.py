@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from server_client import LONG_SEARCH
 from ui.conftest import Watch
 from ui.served import ROOT, SEARCH_MS, ServedPage
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 SEEDS = (
     "llama405b_1024gpu.txt",
@@ -48,24 +50,44 @@ def test_a_changed_field_changes_the_numbers(served: ServedPage) -> None:
 def test_only_the_last_of_quick_changes_counts(served: ServedPage, page: Page) -> None:
     served.open_example()
     served.field("gpus").focus()
-    for key in ("ArrowUp", "ArrowUp", "ArrowDown", "ArrowUp", "ArrowDown"):
+    for key in ("ArrowUp", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
+    served.answer.get_by_text("2,048 GPUs").first.wait_for()
     served.wait_complete()
-    assert "1,024 GPUs" in served.answer.inner_text()
+    assert "2,048 GPUs" in served.answer.inner_text()
     other = ServedPage(page.context.new_page(), served.origin)
     other.open(page.url.removeprefix(served.origin))
     other.wait_complete()
-    assert other.field("gpus").input_value() == "1024"
+    assert other.field("gpus").input_value() == "2048"
     assert other.step() == served.step()
 
 
-def test_the_answer_says_step_breakdown_and_memory_first(served: ServedPage, page: Page) -> None:
-    streams: list[str] = []
-    page.on("request", lambda request: streams.append(request.url) if "/events" in request.url else None)
-    served.open_example()
-    text = page.request.get(streams[-1]).text()
-    names = re.findall(r"^event: (\w+)", text, re.MULTILINE)
-    assert names.index("quick") < names.index("answer")
+REMEMBER_STAGES = """
+() => {
+  window.stages = [];
+  const step = document.querySelector("#step-figure");
+  const current = document.querySelector("#current");
+  new MutationObserver(() => {
+    const fresh = current.querySelector("article") ? current.innerText : "";
+    window.stages.push([step.textContent, current.getAttribute("aria-busy") === "true", fresh]);
+  }).observe(step, { childList: true });
+}
+"""
+"""Notes what the page shows at each change of the step."""
+
+
+def test_step_breakdown_and_memory_are_shown_before_the_rest(served: ServedPage, page: Page) -> None:
+    served.open()
+    page.evaluate(REMEMBER_STAGES)
+    page.get_by_role("main").get_by_role("button", name="Llama 3 70B").first.click()
+    served.wait_complete()
+    first, last = (page.evaluate(f"window.stages.at({place})") for place in (0, -1))
+    assert first[:2] == [served.step(), True]
+    assert "compute" in first[2]
+    assert "GiB" in first[2]
+    assert "What would help" not in first[2]
+    assert last[1] is False
+    assert "What would help" in last[2]
 
 
 def test_a_recorded_run_can_be_replayed_and_shown_again(served: ServedPage) -> None:
@@ -149,12 +171,23 @@ def start_search(served: ServedPage) -> None:
     served.form.get_by_role("button", name="Find the best plan").click()
 
 
-def test_a_search_shows_a_front_and_opens_a_plan(served: ServedPage) -> None:
+def start_long_search(served: ServedPage) -> None:
+    """Starts a search that runs for a minute."""
+    link = base64.urlsafe_b64encode(json.dumps(dict(LONG_SEARCH)).encode()).decode().rstrip("=")
+    served.open(f"/#q={link}")
+
+
+def wait_for_plans(served: ServedPage, page: Page) -> None:
+    """Waits until a search that still runs shows plans."""
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
+    assert page.locator("#current[aria-busy=true]").count() == 1
+
+
+def test_a_search_shows_a_front_and_opens_a_plan(served: ServedPage, page: Page) -> None:
     start_search(served)
-    plan = served.answer.get_by_role("button", name="Open this plan").first
-    plan.wait_for(timeout=SEARCH_MS)
+    wait_for_plans(served, page)
     served.wait_complete(SEARCH_MS)
-    plan.click()
+    served.answer.get_by_role("button", name="Open this plan").first.click()
     served.answer.get_by_role("heading", name="plans").first.wait_for(state="detached")
     served.wait_complete()
     assert served.field("tp").input_value() != ""
@@ -162,13 +195,32 @@ def test_a_search_shows_a_front_and_opens_a_plan(served: ServedPage) -> None:
 
 
 def test_a_search_can_be_cancelled_and_keeps_its_plans(served: ServedPage, page: Page) -> None:
-    start_search(served)
+    start_long_search(served)
     served.figures.get_by_role("button", name="Cancel").wait_for()
-    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
+    wait_for_plans(served, page)
     page.keyboard.press("Escape")
     served.wait_complete()
     assert served.answer.get_by_role("button", name="Open this plan").count() > 0
     assert "#a=" in page.url
+
+
+def test_a_search_goes_on_while_other_questions_are_asked(served: ServedPage, page: Page) -> None:
+    start_long_search(served)
+    wait_for_plans(served, page)
+    served.field("tp").fill("8")
+    served.answer.get_by_text("prediction", exact=True).wait_for()
+    served.wait_complete()
+    note = served.figures.get_by_role("status").filter(has_text="Search in the background")
+    note.get_by_role("button", name="Show").click()
+    wait_for_plans(served, page)
+    served.field("tp").fill("4")
+    served.answer.get_by_text("prediction", exact=True).wait_for()
+    served.wait_complete()
+    note.get_by_role("button", name="Cancel").click()
+    ended = served.figures.get_by_role("status").filter(has_text="The search has ended")
+    ended.get_by_role("button", name="Show its plans").click()
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for()
+    served.wait_complete()
 
 
 def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
@@ -182,6 +234,10 @@ def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) ->
     assert left["x"] + left["width"] <= right["x"]
     served.figures.get_by_role("button", name="Difference").click()
     served.difference.get_by_role("article").wait_for()
+    before = served.difference.inner_text()
+    change(served, "pp", "8")
+    served.difference.get_by_text("pp 8").first.wait_for()
+    assert served.difference.inner_text() != before
     page.reload()
     served.pinned.get_by_text(step).first.wait_for()
     served.pinned.get_by_role("button", name="Unpin").click()
@@ -269,3 +325,116 @@ def test_a_lost_connection_keeps_the_form_and_is_tried_again(served: ServedPage,
     served.figures.get_by_text("tp 4 → 8").wait_for()
     served.wait_complete()
     assert served.field("tp").input_value() == "8"
+
+
+def test_a_what_if_brings_its_usual_value(served: ServedPage) -> None:
+    served.open_example()
+    served.form.get_by_role("heading", name="Scenario").click()
+    served.form.get_by_role("button", name="Add a what-if").click()
+    for name, value in (("gpu", "h200-sxm"), ("nic", "2x")):
+        served.field("What 1").fill(name)
+        served.field("What 1").press("Enter")
+        assert served.field("Factor 1").input_value() == value
+    served.figures.get_by_text("nic=2x").wait_for()
+    served.wait_complete()
+
+
+def test_a_stream_that_breaks_is_followed_again(served: ServedPage, page: Page, watch: Watch) -> None:
+    watch.is_offline = True
+    jobs: list[str] = []
+    page.on("request", lambda request: jobs.append(request.url) if request.url.endswith("/api/jobs") else None)
+    page.route("**/events", lambda route: route.abort("connectionreset"), times=1)
+    served.open_example()
+    assert served.step()
+    assert len(jobs) == 2  # the first job had sent nothing yet
+
+
+def test_a_failed_question_can_be_asked_again(served: ServedPage, page: Page, watch: Watch) -> None:
+    watch.expected = {500}
+    served.open_example()
+    error = {"error": {"code": "internal-error", "message": "a defect of the server", "where": None, "hint": None}}
+    page.route("**/api/jobs", lambda route: route.fulfill(status=500, json=error), times=1)
+    served.field("tp").fill("8")
+    served.problem.get_by_role("button", name="Ask again").click()
+    served.figures.get_by_text("tp 4 → 8").wait_for()
+    served.wait_complete()
+    assert not served.problem.is_visible()
+
+
+def test_enter_asks_again(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    with page.expect_request("**/api/jobs"):
+        served.field("gbs").press("Enter")
+    served.wait_complete()
+
+
+def test_a_broken_link_is_reported(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    page.goto(page.url[:-10])
+    page.reload()
+    served.problem.get_by_text("bad-link").wait_for()
+
+
+@pytest.mark.parametrize("context_options", [{"permissions": ["clipboard-read", "clipboard-write"]}], ids=["allowed"])
+def test_a_copied_link_restores_the_pinned_answer(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    first = served.step()
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
+    change(served, "tp", "8")
+    served.figures.get_by_role("button", name="Copy link").click()
+    served.figures.get_by_text("Copied", exact=True).wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    page.evaluate("localStorage.clear()")
+    other = ServedPage(page.context.new_page(), served.origin)
+    other.open(link.removeprefix(served.origin))
+    other.pinned.get_by_text(first).first.wait_for()
+    other.wait_complete()
+    assert other.step() == served.step()
+
+
+def test_a_colleague_opens_the_link_of_an_upload(served: ServedPage, browser: Browser) -> None:
+    served.open()
+    served.upload(ROOT / "examples" / "moe_128gpu.txt")
+    served.wait_complete()
+    context = browser.new_context()
+    colleague = ServedPage(context.new_page(), served.origin)
+    colleague.open(served.page.url.removeprefix(served.origin))
+    colleague.wait_complete()
+    assert colleague.step() == served.step()
+    context.close()
+
+
+def test_a_profile_is_shown_as_recorded_whatever_the_form_holds(served: ServedPage) -> None:
+    served.open_example("PyTorch profiler table")
+    served.form.get_by_text("Replayed").click()
+    served.answer.get_by_text("simulation", exact=True).wait_for()
+    served.wait_complete()
+    served.form.get_by_role("heading", name="Scenario").click()
+    served.form.get_by_role("button", name="Add a what-if").click()
+    served.field("What 1").fill("compute")
+    served.field("What 1").press("Enter")
+    served.figures.get_by_text("compute=2x").wait_for()
+    served.wait_complete()
+    served.form.get_by_text("As recorded").click()
+    served.figures.get_by_text("compute=2x").wait_for(state="detached")
+    served.wait_complete()
+    assert not served.problem.is_visible()
+    assert not served.form.get_by_role("heading", name="Scenario").is_visible()
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    change(served, "tp", "8")
+    held = []
+    page.route("**/api/answers/*", lambda route: held.append(route))
+    page.get_by_role("button", name="History").click()
+    history = page.get_by_role("dialog", name="History")
+    history.get_by_role("button", name=re.compile("^(?!Compare|Delete|Close)")).last.click()
+    page.wait_for_timeout(100)
+    change(served, "tp", "2")
+    step = served.step()
+    for route in held:
+        route.continue_()
+    page.wait_for_timeout(300)
+    assert served.step() == step
+    assert served.field("tp").input_value() == "2"

@@ -2,10 +2,12 @@
  * The side of the page that shows answers: the current one, the pinned one next to it, and their difference.
  */
 
-import { announce, byId, copyText, el, fill, setHtml, show } from "./dom.js";
+import { announce, byId, el, fill, keepingFocus, setHtml, show } from "./dom.js";
 import { DownloadMenu } from "./downloads.js";
-import { enliven, offerPlans, openedParts, reopen } from "./fragments.js";
-import { changes, duration, isSame, remember, signed } from "./state.js";
+import { enliven, openedParts, reopen } from "./fragments.js";
+import { copyText } from "./report.js";
+import { changes, isSame, remember, signed } from "./state.js";
+import { formatTime } from "./times.js";
 
 /** @typedef {import("./api.js").FullAnswer} FullAnswer */
 /** @typedef {import("./api.js").Problem} Problem */
@@ -13,17 +15,29 @@ import { changes, duration, isSame, remember, signed } from "./state.js";
 /** @typedef {import("./api.js").Summary} Summary */
 
 const CANCEL_AFTER_MS = 1000;
+/** How often progress is announced to screen readers. */
+const ANNOUNCED_MS = 10_000;
 
 /**
- * What the answer side asks of the page.
+ * The actions that the answer side leaves to the page.
  *
  * @typedef {object} AnswerListener
  * @property {() => void} cancel
- * @property {() => string} link  the address that restores what is shown
- * @property {(line: string) => void} openPlan
- * @property {(line: string) => void} apply
+ * @property {(line: string, question: Question | undefined) => void} openPlan  opens a plan of the answer to a question
+ * @property {(line: string, question: Question | undefined) => void} apply  tries a change of the job of a question
  * @property {(first: string, second: string) => void} compare
+ * @property {() => void} dropComparison
  */
+
+/**
+ * Returns whether an answer has a timeline, which can be compared.
+ *
+ * @param {{downloads: string[]} | null} answer
+ * @returns {boolean}
+ */
+export function isComparable(answer) {
+  return answer?.downloads.includes("saved") ?? false;
+}
 
 /** The answer side of the page. */
 export class AnswerPane {
@@ -55,32 +69,41 @@ export class AnswerPane {
     /** @type {{summary: Summary, question: Question} | null} what is on show */
     this.shown = null;
     this.timer = 0;
+    this.announcedAt = -ANNOUNCED_MS;
     this.connect();
   }
 
   connect() {
     this.cancelButton.addEventListener("click", () => this.listener.cancel());
     this.pinButton.addEventListener("click", () => (this.answer ? this.pin(this.answer) : undefined));
-    this.linkButton.addEventListener("click", () => void copyText(this.linkButton, this.listener.link()));
+    this.linkButton.addEventListener("click", () => void copyText(this.linkButton, this.link()));
     this.commandButton.addEventListener("click", () => void copyText(this.commandButton, this.answer?.command ?? ""));
     this.differenceButton.addEventListener("click", () => this.askDifference());
     byId("main").addEventListener("click", (event) => {
       const target = /** @type {Element} */ (event.target);
+      const question = this.pinnedBox.contains(target) ? this.pinned?.question : undefined;
       const plan = target.closest("button[data-open-plan]");
-      if (plan instanceof HTMLElement) this.listener.openPlan(plan.dataset.openPlan ?? "");
-      const applied = target.closest("button[data-apply]");
-      if (applied instanceof HTMLElement) this.listener.apply(applied.dataset.apply ?? "");
+      if (plan instanceof HTMLElement) this.listener.openPlan(plan.dataset.openPlan ?? "", question);
+      const change = target.closest("button[data-apply]");
+      if (change instanceof HTMLElement) this.listener.apply(change.dataset.apply ?? "", question);
     });
   }
 
+  /** Returns the address that restores what is shown, the pinned answer included. */
+  link() {
+    const isPlain = !this.pinned || !/^#[qa]=/.test(location.hash);
+    return isPlain ? location.href : `${location.href}&pin=${this.pinned?.answer}`;
+  }
+
   /**
-   * Shows that a question is being answered; what is on show stays, dimmed.
+   * Shows that a question is being answered; the answer before stays, dimmed.
    *
    * @param {string} text
    */
   wait(text) {
     this.before = this.shown;
-    for (const box of [this.current, this.bar]) {
+    this.listener.dropComparison();
+    for (const box of [this.current, this.bar, this.differenceBox]) {
       box.setAttribute("aria-busy", "true");
       box.classList.add("stale");
       box.classList.remove("held", "partly");
@@ -92,19 +115,27 @@ export class AnswerPane {
     this.timer = setTimeout(() => show(this.cancelButton, true), CANCEL_AFTER_MS);
   }
 
-  /** @param {string} text */
+  /**
+   * Writes the progress of a question; screen readers hear of it now and then.
+   *
+   * @param {string} text
+   */
   say(text) {
     this.status.textContent = text;
+    const now = performance.now();
+    if (text === "" || now - this.announcedAt < ANNOUNCED_MS) return;
+    this.announcedAt = now;
+    announce(text);
   }
 
-  /** Ends the wait, whatever came of it. */
+  /** Ends the wait for an answer. */
   rest() {
     clearTimeout(this.timer);
-    show(this.cancelButton, false);
+    keepingFocus(() => show(this.cancelButton, false));
     this.progress.classList.remove("running");
     this.say("");
-    this.current.removeAttribute("aria-busy");
-    this.bar.removeAttribute("aria-busy");
+    for (const box of [this.current, this.bar, this.differenceBox]) box.removeAttribute("aria-busy");
+    this.differenceBox.classList.remove("stale");
   }
 
   /** Takes the dimming off. */
@@ -113,12 +144,32 @@ export class AnswerPane {
     this.bar.classList.remove("stale", "held");
   }
 
-  /** Shows that the answer is one of an earlier question, and stays until there is another. */
+  /**
+   * Shows that there is no complete answer: an answer of an earlier question stays and is marked as such. If the first
+   * part of the new one has come, only that stays.
+   */
   hold() {
+    if (this.current.classList.contains("partly")) {
+      for (const section of this.current.querySelectorAll("article > section:not(.fresh)")) section.remove();
+      this.freshen();
+      return;
+    }
     for (const box of [this.current, this.bar]) {
-      box.classList.remove("stale", "partly");
+      box.classList.remove("stale");
       box.classList.add("held");
     }
+  }
+
+  /** Shows nothing. */
+  clear() {
+    this.rest();
+    this.freshen();
+    this.hideDifference();
+    fill(this.current);
+    this.answer = null;
+    this.shown = null;
+    this.showProblem(null);
+    this.showActions();
   }
 
   /**
@@ -130,24 +181,29 @@ export class AnswerPane {
    */
   showQuick(html, summary, question) {
     const quick = el("div");
-    setHtml(quick, html, "");
+    setHtml(quick, html, "current-");
     const article = this.current.querySelector("article.answer");
     const parts = [...quick.querySelectorAll("article.answer > section[id]")];
     const places = parts.map((part) => article?.querySelector(`:scope > section[id="${CSS.escape(part.id)}"]`) ?? null);
-    if (article && places.length > 0 && places.every((place) => place !== null)) {
-      const [old, now] = [article.querySelector(":scope > header"), quick.querySelector("article.answer > header")];
-      if (old && now) old.replaceWith(now);
-      parts.forEach((part, index) => {
-        part.classList.add("fresh");
-        places[index]?.replaceWith(part);
-      });
-      this.current.classList.add("partly");
-    } else {
-      fill(this.current, ...quick.childNodes);
-      this.freshen();
-    }
-    enliven(this.current);
+    keepingFocus(() => {
+      if (article && places.length > 0 && places.every((place) => place !== null)) {
+        const [old, now] = [article.querySelector(":scope > header"), quick.querySelector("article.answer > header")];
+        if (old && now) old.replaceWith(now);
+        parts.forEach((part, index) => {
+          part.classList.add("fresh");
+          places[index]?.replaceWith(part);
+        });
+        this.current.classList.add("partly");
+      } else {
+        fill(this.current, ...quick.childNodes);
+        this.freshen();
+      }
+      enliven(this.current);
+    });
     this.bar.classList.remove("stale");
+    // Until the whole answer has come, there is nothing to keep, to copy or to download.
+    this.answer = null;
+    this.showActions();
     this.showFigures(summary, question);
   }
 
@@ -157,11 +213,14 @@ export class AnswerPane {
    * @param {string} html
    */
   showFront(html) {
-    setHtml(this.current, html, "");
-    offerPlans(this.current);
-    enliven(this.current);
+    const opened = openedParts(this.current);
+    keepingFocus(() => {
+      setHtml(this.current, html, "current-");
+      reopen(this.current, opened);
+      enliven(this.current);
+    });
     this.freshen();
-    // The front is no answer: the figures are those of the question before, which stands no longer.
+    // The front is not an answer, and the figures are those of the question before.
     this.step.textContent = "";
     this.title.textContent = "";
     this.change.textContent = "";
@@ -180,10 +239,11 @@ export class AnswerPane {
     this.answer = { ...answer, question };
     const position = window.scrollY;
     const opened = openedParts(this.current);
-    setHtml(this.current, answer.html, "");
-    reopen(this.current, opened);
-    offerPlans(this.current);
-    enliven(this.current);
+    keepingFocus(() => {
+      setHtml(this.current, answer.html, "current-");
+      reopen(this.current, opened);
+      enliven(this.current);
+    });
     window.scrollTo({ top: position, behavior: "instant" });
     this.rest();
     this.freshen();
@@ -225,7 +285,7 @@ export class AnswerPane {
     const reason = el("span", { class: "why" }, why.slice(0, 2).join(", ") + (why.length > 2 ? ", …" : ""));
     if (Math.abs(is / was - 1) < 5e-5) return { parts: ["no difference", reason], tone: "", sentence: "no difference" };
     const share = signed(100 * (is / was - 1), (size) => `${size < 0.1 ? size.toPrecision(1) : size.toFixed(1)} %`);
-    const text = `${signed(is - was, duration)}, ${share}`;
+    const text = `${signed(is - was, formatTime)}, ${share}`;
     return { parts: [text, reason], tone: is < was ? "good" : "bad", sentence: text };
   }
 
@@ -236,11 +296,12 @@ export class AnswerPane {
     this.commandButton.disabled = !answer?.command;
     this.linkButton.disabled = false;
     this.downloads.offer(answer);
-    show(this.differenceButton, Boolean(this.pinned && answer && this.pinned.answer !== answer.answer));
+    const isDifferent = this.pinned?.answer !== answer?.answer;
+    show(this.differenceButton, isDifferent && isComparable(this.pinned) && isComparable(answer));
   }
 
   /**
-   * Shows a problem next to the form, or takes the last one away. The answer before stays, dimmed.
+   * Shows a problem next to the form, or takes the last one away.
    *
    * @param {Problem | null} problem
    * @param {{label: string, act: () => void}[]} [actions]
@@ -283,7 +344,6 @@ export class AnswerPane {
       unpin,
     );
     fill(this.pinnedBox, head, ...content.childNodes);
-    offerPlans(this.pinnedBox);
     enliven(this.pinnedBox);
     show(this.pinnedBox, true);
     byId("columns").classList.add("two");
@@ -299,11 +359,12 @@ export class AnswerPane {
     byId("columns").classList.remove("two");
     this.hideDifference();
     this.showActions();
-    this.pinButton.focus();
+    (this.pinButton.disabled ? byId("main") : this.pinButton).focus({ preventScroll: true });
   }
 
   askDifference() {
-    if (this.pinned && this.answer) this.listener.compare(this.pinned.answer, this.answer.answer);
+    if (!this.pinned || !this.answer || !isComparable(this.pinned) || !isComparable(this.answer)) return;
+    this.listener.compare(this.pinned.answer, this.answer.answer);
   }
 
   /**
@@ -312,7 +373,8 @@ export class AnswerPane {
    * @param {Question} question  the question of the answer on show
    */
   followDifference(question) {
-    if (this.pinned?.question && isSame(this.pinned.question, question)) this.hideDifference();
+    const isEqual = this.pinned?.question && isSame(this.pinned.question, question);
+    if (isEqual || !isComparable(this.answer)) this.hideDifference();
     else this.askDifference();
   }
 
@@ -340,7 +402,10 @@ export class AnswerPane {
   }
 
   hideDifference() {
-    show(this.differenceBox, false);
-    fill(this.differenceBox);
+    this.listener.dropComparison();
+    keepingFocus(() => {
+      show(this.differenceBox, false);
+      fill(this.differenceBox);
+    });
   }
 }

@@ -10,7 +10,7 @@
  * @typedef {object} SearchValues
  * @property {string} [objective]
  * @property {Record<string, string>} [axes]
- * @property {number | null} [time_s]
+ * @property {string | number | null} [time_s]
  */
 /**
  * A question as the server takes it, and as a link holds it.
@@ -34,12 +34,15 @@
  * @property {string} metavar
  * @property {string[] | null} choices
  * @property {"text" | "number" | "flag" | "list"} kind
- * @property {string} [default]  what an empty field means, where that can be said
+ * @property {boolean} two_way  whether a flag can be turned off as well as on
+ * @property {boolean} doubled  whether it is a count that is usually doubled and halved
+ * @property {string} [default]  the meaning of an empty field, where that can be said
  */
 /** @typedef {{name: string, title: string}} Named */
-/** @typedef {{id: string, title: string, noun: string, kind?: string, question: Question}} Example */
+/** @typedef {{name: string, title: string, value: string}} WhatIf  a left side of a what-if, and its usual right side */
+/** @typedef {{id: string, title: string, noun: string, kind: string, question: Question}} Example */
 /**
- * What the page needs before it can show a form.
+ * The facts that the page needs before it can show a form.
  *
  * @typedef {object} Start
  * @property {string} version
@@ -50,6 +53,7 @@
  * @property {Field[]} machine
  * @property {Field[]} scenario
  * @property {Field[]} search
+ * @property {WhatIf[]} what_ifs
  * @property {{upload_bytes: number, files: number}} limits
  */
 /**
@@ -83,10 +87,10 @@
  * @property {Field[]} fields
  * @property {boolean} needs_cluster
  */
-/** @typedef {{answer: string, title: string, step_text: string, kind: string, at: number, question: Question}} Past */
+/** @typedef {{answer: string, title: string, step_text: string, kind: string, at: number, downloads: string[]}} Past */
 /** @typedef {{html: string, summary: Summary}} Quick */
 /**
- * What a page does at each event of a job.
+ * The functions of a page for each event of a job.
  *
  * @typedef {object} JobListener
  * @property {(position: number) => void} queued
@@ -135,7 +139,7 @@ async function send(method, path, body) {
   } catch {
     throw new ConnectionError(path);
   }
-  if (!response.ok) throw new ProblemError(await problemOf(response), response.status);
+  if (!response.ok) throw new ProblemError(await problemOfResponse(response), response.status);
   return response;
 }
 
@@ -145,7 +149,7 @@ async function send(method, path, body) {
  * @param {Response} response
  * @returns {Promise<Problem>}
  */
-async function problemOf(response) {
+async function problemOfResponse(response) {
   return problemOfText(await response.text(), response.status);
 }
 
@@ -242,12 +246,15 @@ export async function postUpload(names) {
  * @param {string} upload
  * @param {number} number
  * @param {File} file
+ * @param {AbortSignal} signal  ends it
  * @param {(share: number) => void} sent
  * @returns {Promise<void>}
  */
-export function putFile(upload, number, file, sent) {
+export function putFile(upload, number, file, signal, sent) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
+    signal.addEventListener("abort", () => request.abort());
+    request.onabort = () => reject(new ConnectionError("upload"));
     request.open("PUT", `/api/uploads/${encodeURIComponent(upload)}/${number}`);
     request.setRequestHeader("X-Foretrace", "1");
     request.setRequestHeader("Content-Type", "application/octet-stream");

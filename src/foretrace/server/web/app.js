@@ -3,22 +3,28 @@
  */
 
 import { AnswerPane } from "./answer.js";
-import { getAnswer, getStart, openUpload, postUpload, putFile } from "./api.js";
+import { getAnswer, getStart, openUpload, ProblemError } from "./api.js";
 import { Asking, problemOf } from "./asking.js";
 import { announce, byId, el, fill, show } from "./dom.js";
 import { QuestionForm } from "./form.js";
-import { connectDrop, connectTheme, keepAddress } from "./frame.js";
+import { connectDialogs, connectDrop, connectTheme, keepAddress } from "./frame.js";
 import { HistoryDialog } from "./history.js";
+import { PlanRun } from "./plan_run.js";
 import { completed, isSame, questionHash, readHash, remember, remembered } from "./state.js";
+import { sendFiles } from "./upload.js";
 
+/** @typedef {import("./api.js").FullAnswer} FullAnswer */
 /** @typedef {import("./api.js").Problem} Problem */
 /** @typedef {import("./api.js").Question} Question */
 /** @typedef {import("./api.js").Start} Start */
+/** @typedef {"push" | "keep"} Address  whether a state is a step of the browser's history */
 
 /** How long a text may still be typed before it is asked. */
-const TYPING_MS = 120;
+const TYPING_MS = 250;
 /** Changes of one field within this time are one step of the browser's history. */
 const SAME_STEP_MS = 1500;
+/** Problems of the server rather than of the question: the same question may succeed when it is asked again. */
+const OF_THE_SERVER = ["gave-up", "worker-died", "memory-exhausted", "internal-error", "not-reachable", "busy", "too-many"];
 
 /** @type {Question} */
 const FIRST = completed({
@@ -36,14 +42,26 @@ class App {
     this.comparing = new Asking();
     /** @type {Question | null} the question on show, or being answered */
     this.question = null;
+    /** Counts what was asked, opened or uploaded: what comes late does not replace what came after it. */
+    this.turn = 0;
+    /** @type {AbortController | null} ends the upload that is under way */
+    this.uploading = null;
     this.typing = 0;
     this.lastPush = { at: 0, field: "" };
     this.pane = new AnswerPane({
-      cancel: () => this.asking.cancel(),
-      link: () => this.link(),
-      openPlan: (line) => this.openPlan(line),
-      apply: (line) => this.apply(line),
+      cancel: () => this.cancel(),
+      openPlan: (line, question) => this.openPlan(line, question ?? this.question ?? this.form.question()),
+      apply: (line, question) => this.apply(line, question ?? this.form.question()),
       compare: (first, second) => this.compare(first, second),
+      dropComparison: () => this.comparing.drop(),
+    });
+    this.planRun = new PlanRun(this.pane, {
+      say: (text) => this.pane.say(text),
+      answer: (answer, question) => this.showAnswer(answer, question),
+      failed: (problem) => this.fail(problem),
+      cancelled: () => this.showCancelled(),
+      resume: (question) => this.resumeSearch(question),
+      open: (answer) => void this.openAnswer(answer, "push"),
     });
     this.form = new QuestionForm(byId("question"), start, {
       changed: (isFinal) => this.changed(isFinal),
@@ -57,7 +75,7 @@ class App {
     this.history = new HistoryDialog({
       open: (id) => void this.openAnswer(id, "push"),
       compare: (id) => void this.pinAndCompare(id),
-      current: () => this.pane.answer?.answer ?? null,
+      current: () => this.pane.answer,
     });
     this.connect();
     this.fillStart();
@@ -66,23 +84,22 @@ class App {
   connect() {
     byId("question").addEventListener("submit", (event) => {
       event.preventDefault();
-      clearTimeout(this.typing);
       this.ask(this.form.question(), "push");
     });
     byId("open-history").addEventListener("click", () => void this.history.open());
-    byId("open-help").addEventListener("click", () => /** @type {HTMLDialogElement} */ (byId("help")).showModal());
     byId("start-open").addEventListener("click", () => this.form.chooseFiles());
     window.addEventListener("popstate", () => this.restore());
-    window.addEventListener("online", () => this.asking.retryNow());
+    window.addEventListener("online", () => {
+      for (const asking of [this.asking, this.comparing, this.planRun.asking]) asking.retryNow();
+    });
     document.addEventListener("keydown", (event) => {
-      const isFree = !event.defaultPrevented && !document.querySelector("dialog[open]");
-      if (event.key === "Escape" && isFree && this.asking.job !== null) this.asking.cancel();
+      const { target } = event;
+      const isFilter = target instanceof HTMLInputElement && target.type === "search" && target.value !== "";
+      const isFree = !event.defaultPrevented && !isFilter && !document.querySelector("dialog[open]");
+      if (event.key === "Escape" && isFree) this.cancel();
     });
     document.addEventListener("click", (event) => keepAddress(event));
-    for (const dialog of document.querySelectorAll("dialog")) {
-      dialog.querySelector("[data-close]")?.addEventListener("click", () => dialog.close());
-      dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-    }
+    connectDialogs();
     connectTheme();
     connectDrop((files) => void this.upload(files));
   }
@@ -105,17 +122,48 @@ class App {
     fill(byId("examples"), ...cards);
   }
 
+  /**
+   * Begins something that replaces what is on its way, and returns whether it is still wanted.
+   *
+   * @returns {() => boolean}
+   */
+  begin() {
+    this.turn += 1;
+    const { turn } = this;
+    clearTimeout(this.typing);
+    this.uploading?.abort();
+    this.uploading = null;
+    return () => turn === this.turn;
+  }
+
+  /** Cancels what the reader waits for. */
+  cancel() {
+    if (this.planRun.isShown && this.planRun.asking.isWaiting) this.planRun.asking.cancel();
+    else if (this.asking.isWaiting) this.asking.cancel();
+    else if (this.uploading) {
+      this.begin();
+      this.showCancelled();
+    }
+  }
+
   /** Shows what the address says: a question, an answer, or the start. */
   restore() {
     const place = readHash(location.hash);
-    if (place === null) this.showStart();
-    else if ("answer" in place) void this.openAnswer(place.answer, "keep");
-    else void this.restoreQuestion(place.question);
+    if (place.pin && place.pin !== this.pane.pinned?.answer) void this.pin(place.pin);
+    if (place.answer) void this.openAnswer(place.answer, "keep");
+    else if (place.question) void this.restoreQuestion(place.question);
+    else this.showStart();
+    if (place.isBroken) {
+      const message = "The link is incomplete: it was cut or changed on its way.";
+      this.fail({ code: "bad-link", message, hint: "copy it again, or fill in the form" });
+    }
   }
 
   showStart() {
+    this.begin();
     this.asking.drop();
-    this.pane.rest();
+    this.planRun.hide();
+    this.pane.clear();
     this.question = null;
     this.form.show(FIRST);
     this.form.mark(null, "");
@@ -127,18 +175,33 @@ class App {
 
   /** @param {Question} question */
   async restoreQuestion(question) {
-    const { upload } = question.input;
-    if (upload !== undefined && !this.form.uploads.has(upload)) {
-      try {
-        this.form.addUpload(await openUpload(upload));
-      } catch (error) {
-        this.form.show(question);
-        this.fail(problemOf(error));
-        return;
-      }
+    const { question: sought } = this.planRun;
+    if (sought && this.planRun.asking.isWaiting && isSame(question, sought)) {
+      this.resumeSearch(question);
+      return;
     }
+    const isWanted = this.begin();
+    try {
+      await this.openFiles(question);
+    } catch (error) {
+      if (!isWanted()) return;
+      this.form.show(question);
+      this.fail(problemOf(error));
+      return;
+    }
+    if (!isWanted()) return;
     this.form.show(question);
     this.ask(question, "keep");
+  }
+
+  /**
+   * Makes the files of a question known to the form.
+   *
+   * @param {Question} question
+   */
+  async openFiles(question) {
+    const { upload } = question.input;
+    if (upload !== undefined && !this.form.uploads.has(upload)) this.form.addUpload(await openUpload(upload));
   }
 
   /** @param {boolean} isFinal */
@@ -157,41 +220,59 @@ class App {
    * Asks a question, and puts it into the address.
    *
    * @param {Question} question
-   * @param {"push" | "keep"} address
+   * @param {Address} address
    */
   ask(question, address) {
-    clearTimeout(this.typing);
+    this.begin();
     this.question = question;
     if (address === "push") this.push(questionHash(question));
     this.showResult();
-    this.pane.wait(question.ask === "plan" ? "looking for plans …" : "");
+    if (question.ask === "plan") {
+      this.asking.drop();
+      this.pane.wait("looking for plans …");
+      this.clearProblem();
+      this.planRun.start(question);
+      return;
+    }
+    this.planRun.hide();
+    this.pane.wait("");
     this.asking.ask(question, {
       queued: (position) => this.pane.say(queueText(position)),
       progress: (text) => this.pane.say(text),
       quick: ({ html, summary }) => {
-        this.form.mark(null, "");
-        this.form.learnKind(question, summary.kind);
-        this.pane.showProblem(null);
+        this.clearProblem();
         this.pane.showQuick(html, summary, question);
       },
-      front: ({ html }) => this.pane.showFront(html),
-      answer: (answer) => {
-        this.form.mark(null, "");
-        this.form.learnKind(question, answer.summary.kind);
-        this.pane.showAnswer(answer, question);
-        // The link of a search leads to its answer: who opens it wants to see the plans, not to search again.
-        if (question.ask === "plan") history.replaceState(null, "", `#a=${answer.answer}`);
-      },
+      front: () => undefined,
+      answer: (answer) => this.showAnswer(answer, question),
       failed: (problem) => this.fail(problem),
-      cancelled: () => {
-        this.pane.rest();
-        this.pane.hold();
-        this.pane.say("cancelled");
-        this.question = null;
-      },
-      offline: (message, wait_s) => this.pane.say(`${message} Trying again in ${wait_s} s.`),
+      cancelled: () => this.showCancelled(),
+      offline: (message, wait_s) => this.pane.say(`${message}. Trying again in ${wait_s} s.`),
       online: () => this.pane.say(""),
     });
+  }
+
+  /**
+   * @param {FullAnswer} answer
+   * @param {Question} question
+   */
+  showAnswer(answer, question) {
+    this.clearProblem();
+    this.pane.showAnswer(answer, question);
+    // The link of a search leads to its answer: who opens it wants to see the plans, not to search again.
+    if (question.ask === "plan") history.replaceState(null, "", `#a=${answer.answer}`);
+  }
+
+  showCancelled() {
+    this.pane.rest();
+    this.pane.hold();
+    this.pane.say("cancelled");
+    this.question = null;
+  }
+
+  clearProblem() {
+    this.form.mark(null, "");
+    this.pane.showProblem(null);
   }
 
   showResult() {
@@ -210,28 +291,35 @@ class App {
   }
 
   /**
-   * Returns buttons for what a hint proposes: `--tp 2 or --tp 4 runs`.
+   * Returns buttons for the changes that a hint proposes (`--tp 2 or --tp 4 runs`), or one that asks again.
    *
    * @param {Problem} problem
    * @returns {{label: string, act: () => void}[]}
    */
   repairs(problem) {
+    const { question } = this;
+    if (question && (OF_THE_SERVER.includes(problem.code) || problem.code.startsWith("http-")))
+      return [{ label: "Ask again", act: () => this.ask(question, "keep") }];
     if (this.form.input.model === undefined || !/\bruns?\b/.test(problem.hint ?? "")) return [];
     const lines = [...(problem.hint ?? "").matchAll(/--[a-z][\w-]* [\w.]+/g)].map(([line]) => line);
     return lines
       .filter((line) => Object.keys(this.form.readFlags(line)).length > 0)
-      .map((line) => ({ label: `Use ${line}`, act: () => this.apply(line) }));
+      .map((line) => ({ label: `Use ${line}`, act: () => this.apply(line, this.form.question()) }));
   }
 
   /**
-   * Sets some options, and asks.
+   * Sets some options of a question, and asks. `--layout Et|tL instead of --vpp` also leaves an option out.
    *
    * @param {string} line
+   * @param {Question} base
    */
-  apply(line) {
-    const question = this.form.question();
-    Object.assign(question.options, this.form.readFlags(line));
-    const whatIfs = [...line.matchAll(/--what-if (\S+)/g)].map(([, text]) => text);
+  apply(line, base) {
+    const question = completed(base);
+    this.form.show(question);
+    const [added, replaced = ""] = line.split(" instead of ");
+    for (const name of Object.keys(this.form.readFlags(replaced.replaceAll(" and ", " ")))) delete question.options[name];
+    Object.assign(question.options, this.form.readFlags(added));
+    const whatIfs = [...added.matchAll(/--what-if (\S+)/g)].map(([, text]) => text);
     const known = Array.isArray(question.scenario.what_if) ? question.scenario.what_if : [];
     if (whatIfs.length > 0) question.scenario.what_if = [...known, ...whatIfs];
     this.form.show(question);
@@ -244,13 +332,15 @@ class App {
    * Fills the form with a plan that a search has listed, and asks for its step.
    *
    * @param {string} line
+   * @param {Question} sought  what was searched for
    */
-  openPlan(line) {
-    const base = completed(this.question ?? this.form.question());
+  openPlan(line, sought) {
+    const base = completed(sought);
     const question = completed({
       ...base,
       ask: "step",
       options: { ...base.options, ...this.form.readFlags(line) },
+      scenario: this.form.question().scenario,
       search: {},
     });
     this.form.setOptions({});
@@ -260,54 +350,77 @@ class App {
     byId("main").focus({ preventScroll: true });
   }
 
+  /** @param {Question} question */
+  resumeSearch(question) {
+    this.begin();
+    this.asking.drop();
+    this.question = question;
+    this.form.show(question);
+    this.push(questionHash(question));
+    this.showResult();
+    this.pane.wait("looking for plans …");
+    this.clearProblem();
+    this.planRun.showAgain();
+  }
+
   /** @param {string} id */
   openExample(id) {
-    const example = this.start.examples.find((each) => each.id === id);
+    const example = this.start.examples.find((known) => known.id === id);
     if (!example) return;
     const question = completed(example.question);
     this.form.show(question);
     this.ask(question, "push");
+    byId("main").focus({ preventScroll: true });
   }
 
   /**
    * Shows an answer by its id, and the question that it answers.
    *
    * @param {string} id
-   * @param {"push" | "keep"} address
+   * @param {Address} address
    */
   async openAnswer(id, address) {
+    const isWanted = this.begin();
     this.asking.drop();
+    this.planRun.hide();
     this.showResult();
     this.pane.wait("opening the answer …");
     try {
       const answer = await getAnswer(id);
       const question = completed(answer.question ?? FIRST);
-      const { upload } = question.input;
-      if (upload !== undefined && !this.form.uploads.has(upload)) {
-        // The files may be gone; their answer is still there to be read.
-        await openUpload(upload).then(
-          (opened) => this.form.addUpload(opened),
-          () => undefined,
-        );
-      }
+      // The files may be gone; their answer is still there to be read.
+      await this.openFiles(question).catch(() => undefined);
+      if (!isWanted()) return;
       if (question.ask !== "compare") this.form.show(question);
       this.question = question;
-      this.form.mark(null, "");
+      this.clearProblem();
       this.pane.showAnswer(answer, question);
       if (address === "push") this.push(`#a=${id}`);
     } catch (error) {
-      this.fail(problemOf(error));
+      if (isWanted()) this.fail(problemOf(error));
+    }
+  }
+
+  /**
+   * Pins an answer by its id.
+   *
+   * @param {string} id
+   */
+  async pin(id) {
+    const { pinned } = this.pane;
+    try {
+      const answer = await getAnswer(id);
+      if (this.pane.pinned === pinned) this.pane.pin(answer);
+    } catch (error) {
+      if (error instanceof ProblemError && error.status === 404) remember("pinned", null);
+      else this.pane.showProblem(problemOf(error));
     }
   }
 
   /** @param {string} id */
   async pinAndCompare(id) {
-    try {
-      this.pane.pin(await getAnswer(id));
-      this.pane.askDifference();
-    } catch (error) {
-      this.pane.showProblem(problemOf(error));
-    }
+    await this.pin(id);
+    if (this.pane.pinned?.answer === id) this.pane.askDifference();
   }
 
   /**
@@ -315,19 +428,27 @@ class App {
    * @param {string} second
    */
   compare(first, second) {
-    const nothing = () => undefined;
+    /** @param {string} text */
+    const say = (text) => this.pane.say(text);
+    say("comparing …");
     this.comparing.ask(
       { ask: "compare", answers: [first, second] },
       {
-        queued: nothing,
-        progress: nothing,
-        quick: nothing,
-        front: nothing,
-        cancelled: nothing,
-        online: nothing,
-        offline: nothing,
-        answer: ({ html }) => this.pane.showDifference(html),
-        failed: (problem) => this.pane.showProblem(problem),
+        queued: (position) => say(queueText(position) || "comparing …"),
+        progress: say,
+        quick: () => undefined,
+        front: () => undefined,
+        cancelled: () => say(""),
+        online: () => say("comparing …"),
+        offline: (message, wait_s) => say(`${message}. Trying again in ${wait_s} s.`),
+        answer: ({ html }) => {
+          say("");
+          this.pane.showDifference(html);
+        },
+        failed: (problem) => {
+          say("");
+          this.pane.showProblem(problem);
+        },
       },
     );
   }
@@ -343,45 +464,38 @@ class App {
     const large = files.find(({ size }) => size > limits.upload_bytes);
     if (large || files.length > limits.files) {
       const message = large ? `${large.name} is too large` : `${files.length} files are too many`;
-      const most = `${limits.files} files of up to ${(limits.upload_bytes / 2 ** 20).toFixed(0)} MiB each`;
-      this.fail({ code: "input-too-large", message, hint: `at most ${most}` });
+      const limit = `${limits.files} files of up to ${(limits.upload_bytes / 2 ** 20).toFixed(0)} MiB each`;
+      this.fail({ code: "input-too-large", message, hint: `at most ${limit}` });
       return;
     }
+    const isWanted = this.begin();
     this.asking.drop();
+    this.planRun.hide();
     this.showResult();
-    this.pane.wait(`uploading ${files.length === 1 ? files[0].name : `${files.length} files`} …`);
+    this.pane.wait("");
+    const uploading = new AbortController();
+    this.uploading = uploading;
     try {
-      const upload = await postUpload(files.map(({ name }) => name));
-      for (const [number, file] of files.entries()) {
-        await putFile(upload, number, file, (share) =>
-          this.pane.say(`uploading ${file.name}: ${Math.floor(100 * share)} %`),
-        );
-      }
-      this.pane.say("reading …");
-      const opened = await openUpload(upload);
+      const opened = await sendFiles(files, uploading.signal, (text) => this.pane.say(text));
+      if (!isWanted()) return;
+      this.uploading = null;
       this.form.addUpload(opened);
       const cluster = this.form.question().machine.cluster;
-      const ask = opened.is_measured ? "explain" : "step";
       const question = completed({
-        ask,
-        input: { upload },
-        machine: opened.needs_cluster ? { cluster: cluster ?? "h100-dgx" } : {},
+        ask: opened.is_measured ? "explain" : "step",
+        input: { upload: opened.upload },
+        machine: opened.needs_cluster ? { cluster: cluster ?? FIRST.machine.cluster } : {},
       });
       announce(`Opened ${opened.title}: ${opened.noun}`);
       this.form.show(question);
       this.ask(question, "push");
     } catch (error) {
-      this.fail(problemOf(error));
+      if (isWanted()) this.fail(problemOf(error));
     }
   }
 
-  /** @returns {string} */
-  link() {
-    return location.href;
-  }
-
   /**
-   * Puts a state into the browser's history. What is typed into one field in one go is one step of it.
+   * Puts a state into the browser's history. All that is typed into one field in one go is one step of it.
    *
    * @param {string} hash
    */
@@ -406,20 +520,15 @@ function queueText(position) {
   return position === 1 ? "1 question before yours" : `${position.toLocaleString("en")} questions before yours`;
 }
 
-/** Starts the page, however long the server takes to answer. */
-async function begin() {
+/**
+ * Returns what the page needs to begin, however long the server takes to answer.
+ *
+ * @returns {Promise<Start>}
+ */
+async function loadStart() {
   for (let wait_s = 1; ; wait_s = Math.min(2 * wait_s, 15)) {
     try {
-      const app = new App(await getStart());
-      byId("loading").remove();
-      app.restore();
-      const pinned = remembered("pinned");
-      if (pinned)
-        getAnswer(pinned).then(
-          (answer) => app.pane.pin(answer),
-          () => remember("pinned", null),
-        );
-      return;
+      return await getStart();
     } catch (error) {
       byId("loading").textContent = `${problemOf(error).message} Trying again in ${wait_s} s.`;
       await new Promise((resolve) => setTimeout(resolve, wait_s * 1000));
@@ -427,4 +536,8 @@ async function begin() {
   }
 }
 
-void begin();
+const app = new App(await loadStart());
+byId("loading").remove();
+app.restore();
+const pinned = remembered("pinned");
+if (pinned && !app.pane.pinned && !readHash(location.hash).pin) void app.pin(pinned);

@@ -1,6 +1,6 @@
 /**
- * Asks one question after the other: a new one replaces the one that is still being answered, and a broken connection
- * is tried again, ever more rarely.
+ * Asks one question after the other: a new one replaces the one that is still being answered. After a broken connection
+ * the same job is followed again; if it is gone, the question is asked again, ever more rarely.
  */
 
 import { cancelJob, ConnectionError, followJob, postJob, ProblemError } from "./api.js";
@@ -17,19 +17,28 @@ const MAX_WAIT_S = 15;
 /** Statuses after which the same request may succeed later. */
 const BUSY = [429, 502, 503, 504];
 
-/** The one question that a part of the page waits for. */
+/** The question that a part of the page waits for. */
 export class Asking {
   constructor() {
     /** @type {string | null} the job that runs */
     this.job = null;
+    /** @type {AskListener | null} who waits for an answer; null while nobody does */
+    this.listener = null;
     /** Counts questions: what belongs to an earlier one is dropped. */
     this.turn = 0;
-    this.isPosting = false;
-    /** @type {(() => void) | null} */
+    /** The request that begins a job: one at a time, since each names the job that it replaces. */
+    this.posting = Promise.resolve();
+    /** @type {(() => void) | null} ends the connection to the events of the job */
     this.stop = null;
-    /** @type {(() => void) | null} */
-    this.waiting = null;
+    /** @type {(() => void) | null} ends the pause before the next attempt */
+    this.endPause = null;
     this.wait_s = MIN_WAIT_S;
+    this.isCancelling = false;
+  }
+
+  /** Whether somebody waits for an answer. */
+  get isWaiting() {
+    return this.listener !== null;
   }
 
   /**
@@ -39,162 +48,189 @@ export class Asking {
    * @param {AskListener} listener
    */
   ask(body, listener) {
-    this.turn += 1;
-    this.stopFollowing();
-    this.retryNow();
-    void this.post(body, listener, this.turn);
+    this.begin(listener);
+    void this.post(body, this.turn);
   }
 
   /** Forgets the question; its job is cancelled. */
   drop() {
-    this.turn += 1;
-    this.stopFollowing();
-    this.cancel();
-    this.job = null;
-  }
-
-  /** Cancels the job that runs. Its listener hears of it. */
-  cancel() {
     const job = this.job;
-    // A job that ended in the meantime cannot be cancelled, and needs not be.
-    if (job) cancelJob(job).catch(() => undefined);
+    this.begin(null);
+    this.job = null;
+    if (job !== null) this.cancelJob(job);
   }
 
-  /** Ends a wait for the next attempt. */
+  /** Cancels what runs. A search then ends with what it has; everything else ends at once. */
+  cancel() {
+    if (this.job !== null && this.stop !== null) {
+      this.isCancelling = true;
+      this.cancelJob(this.job);
+      return;
+    }
+    const listener = this.listener;
+    this.drop();
+    listener?.cancelled();
+  }
+
+  /** Ends a pause: the next attempt is made now. */
   retryNow() {
-    this.waiting?.();
+    this.endPause?.();
   }
 
-  stopFollowing() {
+  /** @param {AskListener | null} listener */
+  begin(listener) {
+    this.turn += 1;
+    this.listener = listener;
+    this.isCancelling = false;
+    this.wait_s = MIN_WAIT_S;
     this.stop?.();
     this.stop = null;
+    this.retryNow();
+  }
+
+  /** @param {string} job */
+  cancelJob(job) {
+    // A job that ended in the meantime cannot be cancelled.
+    cancelJob(job).catch(() => undefined);
   }
 
   /**
+   * Begins a job, however often that has to be tried.
+   *
    * @param {object} body
-   * @param {AskListener} listener
    * @param {number} turn
    */
-  async post(body, listener, turn) {
-    // One request at a time: each names the job that it replaces, which the one before is about to tell.
-    while (this.isPosting) await this.posted();
+  async post(body, turn) {
+    await this.posting;
     while (turn === this.turn) {
-      const error = await this.tryPosting(body);
-      if (error === null) {
-        listener.online();
-        break;
+      const posting = this.postOnce(body);
+      this.posting = posting.then(() => undefined);
+      const error = await posting;
+      if (turn !== this.turn) {
+        // The question that came next replaces this job. Without one, nobody waits for it.
+        if (!this.isWaiting && this.job !== null) this.drop();
+        return;
       }
-      if (turn !== this.turn) break;
+      if (error === null) {
+        this.follow(body, turn);
+        return;
+      }
       if (!isPassing(error)) {
         this.job = null;
-        listener.failed(problemOf(error));
-        break;
+        this.end((listener) => listener.failed(problemOf(error)));
+        return;
       }
-      await this.pause(error, listener);
+      await this.pause(error);
     }
-    if (turn === this.turn && this.job !== null) this.follow(this.job, body, listener, turn);
   }
 
   /**
-   * Posts a question once; returns what went wrong, or null.
+   * Begins a job; returns what went wrong, or null.
    *
    * @param {object} body
    * @returns {Promise<unknown>}
    */
-  async tryPosting(body) {
-    this.isPosting = true;
+  async postOnce(body) {
     try {
       this.job = await postJob(this.job === null ? body : { ...body, replaces: this.job });
-      this.wait_s = MIN_WAIT_S;
       return null;
     } catch (error) {
       return error;
-    } finally {
-      this.isPosting = false;
-      this.whenPosted?.();
     }
   }
 
   /**
-   * @param {string} job
+   * Follows the job that runs.
+   *
    * @param {object} body
-   * @param {AskListener} listener
    * @param {number} turn
    */
-  follow(job, body, listener, turn) {
-    this.stop = followJob(job, this.ended(listener), async () => {
+  follow(body, turn) {
+    const { job, listener } = this;
+    if (job === null || listener === null) return;
+    let isReached = false;
+    /** @param {() => void} act */
+    const reached = (act) => {
+      if (!isReached) {
+        this.wait_s = MIN_WAIT_S;
+        listener.online();
+      }
+      isReached = true;
+      act();
+    };
+    /** @type {JobListener} */
+    const following = {
+      queued: (position) => reached(() => listener.queued(position)),
+      progress: (text) => reached(() => listener.progress(text)),
+      quick: (quick) => reached(() => listener.quick(quick)),
+      front: (front) => reached(() => listener.front(front)),
+      answer: (answer) => reached(() => this.end(() => listener.answer(answer))),
+      failed: (problem) => reached(() => this.end(() => listener.failed(problem))),
+      cancelled: () => {
+        if (this.isCancelling) this.end(() => listener.cancelled());
+        else void this.askAgain(body, turn);
+      },
+    };
+    this.stop = followJob(job, following, async () => {
       if (turn !== this.turn) return;
-      await this.pause(new ConnectionError("events"), listener);
+      this.stop = null;
+      await this.pause(new ConnectionError("events"));
       if (turn !== this.turn) return;
-      // The job may be gone with the server that ran it. A question asked again gives the same answer.
-      this.job = null;
-      void this.post(body, listener, turn);
+      if (isReached) this.follow(body, turn);
+      else void this.askAgain(body, turn);
     });
   }
 
   /**
-   * Returns a listener that also forgets the job at its end.
+   * Asks again what the server no longer works on.
    *
-   * @param {AskListener} listener
-   * @returns {JobListener}
+   * @param {object} body
+   * @param {number} turn
    */
-  ended(listener) {
-    return {
-      ...listener,
-      answer: (answer) => {
-        this.job = null;
-        listener.answer(answer);
-      },
-      failed: (problem) => {
-        this.job = null;
-        listener.failed(problem);
-      },
-      cancelled: () => {
-        this.job = null;
-        listener.cancelled();
-      },
-    };
+  async askAgain(body, turn) {
+    this.stop = null;
+    this.job = null;
+    await this.post(body, turn);
   }
 
   /**
-   * @param {unknown} error
-   * @param {AskListener} listener
+   * Ends the question, and tells its listener.
+   *
+   * @param {(listener: AskListener) => void} tell
    */
-  async pause(error, listener) {
+  end(tell) {
+    const { listener } = this;
+    this.job = null;
+    this.listener = null;
+    this.stop = null;
+    if (listener) tell(listener);
+  }
+
+  /**
+   * Waits before the next attempt, and says so.
+   *
+   * @param {unknown} error
+   */
+  async pause(error) {
     const wait_s = this.wait_s;
     this.wait_s = Math.min(2 * wait_s, MAX_WAIT_S);
-    const message = error instanceof ProblemError ? error.problem.message : "The server cannot be reached.";
-    listener.offline(message, wait_s);
+    const message = error instanceof ProblemError ? error.problem.message : "The server cannot be reached";
+    this.listener?.offline(message, wait_s);
     await /** @type {Promise<void>} */ (
       new Promise((resolve) => {
         const timer = setTimeout(resolve, wait_s * 1000);
-        this.waiting = () => {
+        this.endPause = () => {
           clearTimeout(timer);
           resolve();
         };
       })
     );
-    this.waiting = null;
+    this.endPause = null;
   }
-
-  /** @returns {Promise<void>} */
-  posted() {
-    return new Promise((resolve) => {
-      const before = this.whenPosted;
-      this.whenPosted = () => {
-        before?.();
-        this.whenPosted = undefined;
-        resolve();
-      };
-    });
-  }
-
-  /** @type {(() => void) | undefined} */
-  whenPosted = undefined;
 }
 
 /**
- * Says whether the same request may succeed later.
+ * Returns whether the same request may succeed later.
  *
  * @param {unknown} error
  * @returns {boolean}

@@ -125,7 +125,8 @@ export class Combobox {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       if (count === 0) this.open("");
-      else this.activate((this.active + (event.key === "ArrowDown" ? 1 : -1) + count) % count);
+      else if (event.key === "ArrowDown") this.activate((this.active + 1) % count);
+      else this.activate((Math.max(this.active, 0) - 1 + count) % count);
     } else if (event.key === "Enter") {
       event.preventDefault();
       const option = /** @type {HTMLElement | undefined} */ (this.list.children[this.active]);

@@ -24,7 +24,7 @@ export function el(tag, attributes = {}, ...children) {
     if (typeof value === "function") element.addEventListener(name.replace(/^on/, ""), value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...shown(children));
+  element.append(...present(children));
   return element;
 }
 
@@ -34,7 +34,7 @@ export function el(tag, attributes = {}, ...children) {
  * @param {Child[]} children
  * @returns {(Node | string)[]}
  */
-function shown(children) {
+function present(children) {
   return /** @type {(Node | string)[]} */ (
     children.filter((child) => child !== null && child !== undefined && child !== false)
   );
@@ -47,7 +47,7 @@ function shown(children) {
  * @param {...Child} children
  */
 export function fill(element, ...children) {
-  element.replaceChildren(...shown(children));
+  element.replaceChildren(...present(children));
 }
 
 /**
@@ -136,40 +136,31 @@ export function announce(sentence) {
 }
 
 /**
- * Copies text, and says so on the button for a moment.
+ * Replaces parts of the page without losing the keyboard's place: the part that had the focus has it again, by its id
+ * or its label. If it is gone, the focus goes to `otherwise`.
  *
- * @param {HTMLButtonElement} button
- * @param {string} text
+ * @param {() => void} replace
+ * @param {HTMLElement} [otherwise]
  */
-export async function copyText(button, text) {
-  const label = button.dataset.label ?? button.textContent ?? "";
-  button.dataset.label = label;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = copyBySelection(text) ? "Copied" : "Copying is blocked";
-  }
-  announce(button.textContent);
-  setTimeout(() => {
-    button.textContent = label;
-  }, 1600);
+export function keepingFocus(replace, otherwise = byId("main")) {
+  const focused = document.activeElement;
+  const key = focused instanceof HTMLElement ? focusKey(focused) : "";
+  replace();
+  if (!key || (focused?.isConnected && document.activeElement === focused)) return;
+  const same = [...document.querySelectorAll("button, input, select, summary, a, canvas, [tabindex]")].find(
+    (element) => element instanceof HTMLElement && focusKey(element) === key,
+  );
+  const target = same instanceof HTMLElement && same.checkVisibility() ? same : otherwise;
+  target.focus({ preventScroll: true });
 }
 
 /**
- * Copies text where the page has no clipboard, as on a plain http address of another machine.
- *
- * @param {string} text
- * @returns {boolean}
+ * @param {HTMLElement} element
+ * @returns {string}
  */
-function copyBySelection(text) {
-  const focused = document.activeElement;
-  const area = el("textarea", { class: "visually-hidden", "aria-hidden": "true", tabindex: -1 });
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  const copied = document.execCommand("copy");
-  area.remove();
-  if (focused instanceof HTMLElement) focused.focus();
-  return copied;
+function focusKey(element) {
+  if (element === document.body) return "";
+  const place = element.closest("section[id]")?.id ?? "";
+  const name = element.id || element.getAttribute("aria-label") || element.textContent || "";
+  return `${place}/${element.tagName}/${name}`;
 }

@@ -44,7 +44,7 @@ export class DownloadMenu {
   }
 
   /**
-   * Offers what there is of an answer.
+   * Offers the formats of an answer.
    *
    * @param {FullAnswer | null} answer
    */
@@ -72,19 +72,21 @@ export class DownloadMenu {
    * @param {string} format
    */
   async download(button, answer, format) {
-    button.disabled = true;
+    if (button.getAttribute("aria-disabled") === "true") return;
+    button.setAttribute("aria-disabled", "true");
     button.setAttribute("aria-busy", "true");
     try {
       const { blob, name } = await getDownload(answer, format);
       const address = URL.createObjectURL(blob);
       el("a", { href: address, download: name }).click();
       setTimeout(() => URL.revokeObjectURL(address), STORED_MS);
+      if (this.box.contains(document.activeElement)) this.box.querySelector("summary")?.focus();
       this.box.open = false;
       announce(`Downloaded ${name}`);
     } catch (error) {
       this.failed(problemOf(error));
     }
-    button.disabled = false;
+    button.removeAttribute("aria-disabled");
     button.removeAttribute("aria-busy");
   }
 }

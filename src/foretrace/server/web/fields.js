@@ -16,25 +16,7 @@ import { el, newId } from "./dom.js";
  * @property {(value: Value) => void} set
  * @property {(problemId: string | null) => void} mark  marks it as wrong, described by the element of this id
  */
-/** @typedef {(isFinal: boolean) => void} Changed told whether the value is complete, or may still be typed */
-
-/** Flags that can be turned off as well as on, apart from being left as they are. */
-const TWO_WAY = new Set(["sequence_parallel", "reshard", "overlap_cost", "steady"]);
-const DOUBLED = new Set([
-  "gpus",
-  "tp",
-  "pp",
-  "vpp",
-  "cp",
-  "ep",
-  "etp",
-  "dp",
-  "gbs",
-  "mbs",
-  "seq_len",
-  "shard",
-  "domain_gpus",
-]);
+/** @typedef {(isFinal: boolean) => void} Changed  with false while the value may still be typed */
 
 /**
  * Makes the control that suits an option.
@@ -45,9 +27,9 @@ const DOUBLED = new Set([
  */
 export function control(field, changed) {
   if (field.kind === "flag")
-    return TWO_WAY.has(field.name) ? choiceControl(field, ["on", "off"], changed) : flagControl(field, changed);
+    return field.two_way ? choiceControl(field, ["on", "off"], changed) : flagControl(field, changed);
   if (field.kind === "list") return listControl(field, changed);
-  if (DOUBLED.has(field.name)) return stepControl(field, changed);
+  if (field.doubled) return stepControl(field, changed);
   if (field.choices && field.choices.length > 0 && !field.metavar.startsWith("'")) {
     const isOpen = field.metavar.startsWith("NAME");
     return isOpen ? suggestControl(field, field.choices, changed) : choiceControl(field, field.choices, changed);
@@ -232,7 +214,7 @@ function stepControl(field, changed) {
  * @param {boolean} up
  * @returns {string | null}
  */
-export function doubled(text, up) {
+function doubled(text, up) {
   const match = /^\s*([\d,]*)\s*([kKmM]?)\s*$/.exec(text);
   if (!match) return null;
   const count = match[1] === "" ? 1 : Number(match[1].replaceAll(",", ""));

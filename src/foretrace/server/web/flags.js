@@ -41,7 +41,7 @@ export function namedFields(problem, fields) {
   // A hint names the options to change, such as `--tp 2 or --tp 4 runs`.
   const text = `${problem.where ?? ""} ${problem.message} ${problem.hint ?? ""}`;
   const flags = new Set(text.match(/--[a-z][\w-]*/g) ?? []);
-  const place = /^(?:options|machine|scenario|input)\.(\w+)/.exec(problem.where ?? "")?.[1];
+  const place = /^(?:options|machine|scenario|input|search\.axes|search)\.(\w+)/.exec(problem.where ?? "")?.[1];
   if (place) return new Set([place]);
   const names = new Set(fields.filter(({ flag }) => flags.has(flag)).map(({ name }) => name));
   // Messages without a flag begin with the option and its value: `gbs 1000 cannot be divided by …`.

@@ -7,7 +7,7 @@ import { el, fill, newId, show } from "./dom.js";
 import { control } from "./fields.js";
 import { namedFields, readFlags } from "./flags.js";
 import { PlanSearchFields, SEARCHED } from "./plan_search.js";
-import { ROWS, rowsControl } from "./rows.js";
+import { rowsControl, rowTexts } from "./rows.js";
 import { completed } from "./state.js";
 import { connectTips } from "./tips.js";
 
@@ -20,7 +20,7 @@ import { connectTips } from "./tips.js";
 /** @typedef {import("./fields.js").Control} Control */
 /** @typedef {"options" | "machine" | "scenario"} Group */
 
-/** What the form shows at once; everything else is under "More options". */
+/** The options that the form shows at once; all others are under "More options". */
 const COMMON = [
   "gpus",
   "tp",
@@ -41,8 +41,11 @@ const COMMON = [
   "microbatches",
   "steps",
 ];
+/** Inputs whose recorded times are explained as they are: options belong to a replay. */
+const PROFILES = ["profiler-trace", "profiler-table"];
+
 /**
- * What the form asks of the page.
+ * The events of the form.
  *
  * @typedef {object} FormListener
  * @property {(isFinal: boolean) => void} changed
@@ -67,13 +70,12 @@ export class QuestionForm {
     this.ask = "step";
     /** @type {Map<string, Opened>} */
     this.uploads = new Map();
-    /** @type {Map<string, string>} the kinds of examples, which their answers tell */
-    this.kinds = new Map();
     /** @type {Record<Group, Map<string, Control>>} */
     this.controls = { options: new Map(), machine: new Map(), scenario: new Map() };
     /** @type {Values} values of options that the input at hand has no field for */
     this.others = {};
     this.fieldsKey = "";
+    this.sourceKey = "";
     this.changed = /** @type {import("./fields.js").Changed} */ ((isFinal) => this.listener.changed(isFinal));
     this.model = this.pickBox("Model", this.start.models, () => {
       this.input = { model: this.modelInput().value };
@@ -81,7 +83,7 @@ export class QuestionForm {
     });
     this.cluster = this.pickBox("Cluster", this.start.clusters, () => this.listener.changed(true));
     this.source = el("div", { class: "source" });
-    this.openedAs = el("fieldset", { class: "segments", hidden: true });
+    this.openedAs = this.measuredChoice();
     this.plan = el("div", { class: "grid" });
     this.planTitle = el("h2", {}, "Plan");
     this.more = el("div", { class: "grid wide-fields" });
@@ -93,6 +95,9 @@ export class QuestionForm {
     this.scenarioCount = el("span", { class: "count" });
     this.search = new PlanSearchFields(start, () => listener.search());
     this.searchBox = this.foldedGroup("Best plan", null, ...this.search.parts);
+    this.planBox = el("section", { class: "group" }, this.planTitle, this.plan, this.moreBox);
+    this.machineBox = this.foldedGroup("Machine", this.machineCount, this.machineFields);
+    this.scenarioBox = this.foldedGroup("Scenario", this.scenarioCount, this.scenarioFields);
     const files = el("input", {
       type: "file",
       multiple: true,
@@ -115,10 +120,12 @@ export class QuestionForm {
         this.openedAs,
         this.cluster.element,
       ),
-      el("section", { class: "group" }, this.planTitle, this.plan, this.moreBox),
-      this.foldedGroup("Machine", this.machineCount, this.machineFields),
-      this.foldedGroup("Scenario", this.scenarioCount, this.scenarioFields),
+      this.planBox,
+      this.machineBox,
+      this.scenarioBox,
       this.searchBox,
+      // Enter asks again in any field, which needs a button that submits the form.
+      el("button", { type: "submit", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" }, "Ask again"),
     );
     this.fillFixedGroups();
     connectTips(root);
@@ -126,7 +133,7 @@ export class QuestionForm {
 
   /** @returns {HTMLInputElement} */
   modelInput() {
-    return /** @type {NonNullable<typeof this.model>} */ (this.model).box.input;
+    return this.model.box.input;
   }
 
   /**
@@ -182,7 +189,7 @@ export class QuestionForm {
     const input = el("input", { type: "search", placeholder: "Filter options", "aria-label": "Filter options" });
     input.addEventListener("input", () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      for (const field of /** @type {Iterable<HTMLElement>} */ (this.more?.children ?? [])) {
+      for (const field of /** @type {Iterable<HTMLElement>} */ (this.more.children)) {
         show(
           field,
           words.every((word) => (field.dataset.words ?? "").includes(word)),
@@ -198,108 +205,106 @@ export class QuestionForm {
       if (field.name === "cluster") continue;
       const part = control(field, this.changed);
       this.controls.machine.set(field.name, part);
-      this.machineFields?.append(part.element);
+      this.machineFields.append(part.element);
     }
+    const rows = rowTexts(this.start.what_ifs);
     for (const field of this.start.scenario) {
-      const texts = ROWS[field.name];
+      const texts = rows[field.name];
       const part = texts ? rowsControl(texts, this.changed) : control(field, this.changed);
       this.controls.scenario.set(field.name, part);
-      this.scenarioFields?.append(part.element);
+      this.scenarioFields.append(part.element);
     }
   }
 
-  /** @returns {Field[]} the options of the input at hand */
-  inputFields() {
+  /** @returns {{kind: string, title: string, noun: string, is_measured: boolean, needs_cluster: boolean}} */
+  inputFacts() {
     const { model, example, upload } = this.input;
-    if (model !== undefined) return this.start.fields.model ?? [];
-    if (upload !== undefined) return this.uploads.get(upload)?.fields ?? [];
+    if (model !== undefined) return { kind: "model", title: "", noun: "", is_measured: false, needs_cluster: true };
+    const opened = this.uploads.get(upload ?? "");
+    if (opened) return opened;
     const known = this.start.examples.find(({ id }) => id === example);
-    return this.start.fields[known?.kind ?? this.kinds.get(example ?? "") ?? ""] ?? [];
+    if (!known) return { kind: "", title: "Uploaded files", noun: "", is_measured: false, needs_cluster: true };
+    const is_measured = known.question.ask === "explain";
+    return { ...known, is_measured, needs_cluster: known.question.machine?.cluster !== undefined };
   }
 
-  /**
-   * Takes the kind of an example from its answer, which brings the fields of its options.
-   *
-   * @param {Question} question
-   * @param {string} kind
-   */
-  learnKind(question, kind) {
-    const { example } = question.input;
-    if (example === undefined || this.kinds.has(example) || !(kind in this.start.fields)) return;
-    this.kinds.set(example, kind);
-    if (this.input.example === example) this.showFields();
+  /** @returns {Field[]} the options of the current input */
+  inputFields() {
+    const { kind } = this.inputFacts();
+    return this.uploads.get(this.input.upload ?? "")?.fields ?? this.start.fields[kind] ?? [];
+  }
+
+  /** @returns {boolean} whether a profile is shown as it was recorded, which no option changes */
+  isProfile() {
+    return this.ask === "explain" && PROFILES.includes(this.inputFacts().kind);
   }
 
   /** Shows what the input is, and the fields of its options. */
   showInput() {
-    const { model, example, upload } = this.input;
-    if (!this.model || !this.cluster || !this.source || !this.openedAs) return;
-    const opened = upload === undefined ? undefined : this.uploads.get(upload);
+    const { model } = this.input;
+    const facts = this.inputFacts();
+    const key = model === undefined ? JSON.stringify([this.input, facts.title]) : "";
+    // Fields that stay as they are keep the focus.
+    if (key !== this.sourceKey || this.source.children.length === 0)
+      fill(this.source, model === undefined ? this.inputCard(facts) : this.model.element);
+    this.sourceKey = key;
     if (model !== undefined) {
-      fill(this.source, this.model.element);
       this.model.box.set(model);
       this.model.note.textContent = this.start.models.find(({ name }) => name === model)?.title ?? "";
-    } else {
-      const known = this.start.examples.find(({ id }) => id === example);
-      const back = el(
-        "button",
-        { type: "button", class: "quiet-button", onclick: () => this.backToModel() },
-        "Use a model instead",
-      );
-      fill(
-        this.source,
-        el(
-          "div",
-          { class: "input-card" },
-          el("strong", {}, opened?.title ?? known?.title ?? "Uploaded files"),
-          el("span", { class: "muted" }, opened?.noun ?? known?.noun ?? ""),
-          back,
-        ),
-      );
     }
-    const measuredExample = this.start.examples.some(
-      ({ id, question }) => id === example && question.ask === "explain",
-    );
-    this.showMeasured(opened?.is_measured === true || measuredExample);
-    this.cluster.note.textContent =
-      opened && !opened.needs_cluster ? "Not needed: the files hold times." : this.clusterTitle();
-    if (this.searchBox) show(this.searchBox, model !== undefined);
-    if (this.planTitle) this.planTitle.textContent = model === undefined ? "Options" : "Plan";
+    show(this.openedAs, facts.is_measured);
+    for (const input of this.openedAs.querySelectorAll("input")) input.checked = input.value === this.ask;
+    this.cluster.note.textContent = facts.needs_cluster ? this.clusterTitle() : "Not needed: the files hold times.";
+    const isProfile = this.isProfile();
+    for (const box of [this.cluster.element, this.planBox, this.machineBox, this.scenarioBox]) show(box, !isProfile);
+    show(this.searchBox, model !== undefined);
+    this.planTitle.textContent = model === undefined ? "Options" : "Plan";
     this.showFields();
   }
 
+  /**
+   * @param {{title: string, noun: string}} facts
+   * @returns {HTMLElement}
+   */
+  inputCard({ title, noun }) {
+    const back = el(
+      "button",
+      { type: "button", class: "quiet-button", onclick: () => this.backToModel() },
+      "Use a model instead",
+    );
+    return el("div", { class: "input-card" }, el("strong", {}, title), el("span", { class: "muted" }, noun), back);
+  }
+
   clusterTitle() {
-    const name = this.cluster?.box.input.value;
+    const name = this.cluster.box.input.value;
     const title = this.start.clusters.find((cluster) => cluster.name === name)?.title ?? "";
     return title === name ? "" : title;
   }
 
-  /** @param {boolean} isMeasured */
-  showMeasured(isMeasured) {
-    if (!this.openedAs) return;
-    show(this.openedAs, isMeasured);
-    if (!isMeasured) return fill(this.openedAs);
-    const legend = el("legend", { class: "visually-hidden" }, "What to show of the recorded run");
+  /** @returns {HTMLElement} the choice between a recorded run and its replay */
+  measuredChoice() {
+    const legend = el("legend", { class: "visually-hidden" }, "View of the recorded run");
     const name = newId("ask");
     const options = /** @type {const} */ ([
       ["explain", "As recorded"],
       ["step", "Replayed"],
     ]).map(([ask, label]) => {
-      const input = el("input", { type: "radio", name, value: ask, checked: this.ask === ask });
+      const input = el("input", { type: "radio", name, value: ask });
       input.addEventListener("change", () => {
         this.ask = ask;
         this.listener.changed(true);
       });
       return el("label", {}, input, el("span", {}, label));
     });
-    return fill(this.openedAs, legend, ...options);
+    return el("fieldset", { class: "segments", hidden: true }, legend, ...options);
   }
 
   backToModel() {
     this.input = { model: this.modelInput().value || "llama3-70b" };
     this.ask = "step";
     this.showInput();
-    // What the files had as options, and a model has not, is no part of its question.
+    this.modelInput().focus();
+    // Options that only the files had are not part of the question about a model.
     this.others = {};
     this.listener.changed(true);
   }
@@ -307,7 +312,7 @@ export class QuestionForm {
   showFields() {
     const fields = this.inputFields();
     const key = fields.map(({ name }) => name).join(" ");
-    if (key === this.fieldsKey || !this.plan || !this.more || !this.moreBox) return;
+    if (key === this.fieldsKey) return;
     const values = this.optionValues();
     this.fieldsKey = key;
     this.controls.options.clear();
@@ -352,7 +357,7 @@ export class QuestionForm {
       /** @type {const} */ ([this.machineCount, count(this.controls.machine.values())]),
       /** @type {const} */ ([this.scenarioCount, count(this.controls.scenario.values())]),
     ];
-    for (const [element, given] of shown) if (element) element.textContent = given > 0 ? `${given} set` : "";
+    for (const [element, number] of shown) element.textContent = number > 0 ? `${number} set` : "";
   }
 
   /**
@@ -364,13 +369,12 @@ export class QuestionForm {
     this.countGiven();
     /** @param {Group} group */
     const values = (group) => Object.fromEntries([...this.controls[group]].map(([name, part]) => [name, part.get()]));
-    const cluster = this.cluster?.box.input.value.trim() || undefined;
-    const ask = this.input.model === undefined && this.ask === "explain" ? "explain" : "step";
-    const options = this.optionValues();
+    if (this.isProfile()) return completed({ ask: "explain", input: this.input });
+    const cluster = this.cluster.box.input.value.trim() || undefined;
     return completed({
-      ask,
+      ask: this.input.model === undefined && this.ask === "explain" ? "explain" : "step",
       input: this.input,
-      options,
+      options: this.optionValues(),
       machine: { ...values("machine"), cluster },
       scenario: values("scenario"),
     });
@@ -382,21 +386,22 @@ export class QuestionForm {
   }
 
   /**
-   * Shows a question. The options of a search for a plan leave the plan of the form as it is.
+   * Shows a question. The form keeps its plan where a search for a plan leaves the options out, and its scenario.
    *
    * @param {Question} question
    */
   show(question) {
     this.input = { ...question.input };
     this.ask = question.ask === "explain" ? "explain" : "step";
-    this.cluster?.box.set(String(question.machine.cluster ?? ""));
+    this.cluster.box.set(String(question.machine.cluster ?? ""));
     this.showInput();
     const kept = question.ask === "plan" ? this.optionValues() : {};
     const stays = Object.fromEntries(Object.entries(kept).filter(([name]) => SEARCHED.includes(name)));
     this.setOptions({ ...stays, ...question.options });
     for (const [name, part] of this.controls.machine) part.set(question.machine[name]);
-    for (const [name, part] of this.controls.scenario) part.set(question.scenario[name]);
-    if (question.ask === "plan") {
+    if (question.ask !== "plan") {
+      for (const [name, part] of this.controls.scenario) part.set(question.scenario[name]);
+    } else {
       this.searchBox.open = true;
       this.search.show(question.search ?? {});
     }
@@ -417,6 +422,9 @@ export class QuestionForm {
   mark(problem, problemId) {
     const fields = [...this.inputFields(), ...this.start.machine, ...this.start.scenario];
     const named = problem ? namedFields(problem, fields) : new Set();
+    const inSearch = problem?.where?.startsWith("search.");
+    this.search.mark(inSearch ? named : new Set(), problemId);
+    if (inSearch) return;
     this.model.mark(named.has("model") ? problemId : null);
     this.cluster.mark(named.has("cluster") ? problemId : null);
     for (const parts of [this.controls.options, this.controls.machine, this.controls.scenario]) {

@@ -1,34 +1,48 @@
 /**
- * What the page does with the HTML of answers, which the server rendered: it makes it live, and adds buttons to it.
+ * Makes the HTML of answers, which the server rendered, interactive, and adds buttons to it.
  */
 
 import { el } from "./dom.js";
 import { activate } from "./report.js";
+
+/** @param {HTMLElement} root */
+export function enliven(root) {
+  offerPlans(root);
+  offerChanges(root);
+  activate(root);
+}
 
 /**
  * Adds buttons that open the plans which an answer lists.
  *
  * @param {HTMLElement} root
  */
-export function offerPlans(root) {
-  for (const place of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-plan-options]"))) {
-    const line = place.dataset.planOptions ?? "";
-    const name = place.textContent ?? "";
+function offerPlans(root) {
+  for (const place of newPlaces(root, "[data-plan-options]")) {
     place.prepend(
       el(
         "button",
-        { type: "button", class: "inline-button", "data-open-plan": line, "aria-label": `Open this plan: ${name}` },
+        {
+          type: "button",
+          class: "inline-button",
+          "data-open-plan": place.dataset.planOptions,
+          "aria-label": `Open this plan: ${place.textContent}`,
+        },
         "Open",
       ),
       " ",
     );
   }
-  // Changes that would help are named by the options that make them.
-  for (const place of /** @type {NodeListOf<HTMLElement>} */ (
-    root.querySelectorAll("tbody th:not([data-plan-options])")
-  )) {
-    const line = place.textContent ?? "";
-    if (!/^--[a-z]/.test(line)) continue;
+}
+
+/**
+ * Adds buttons that try the changes which an answer proposes.
+ *
+ * @param {HTMLElement} root
+ */
+function offerChanges(root) {
+  for (const place of newPlaces(root, "th[data-options]")) {
+    const line = place.dataset.options ?? "";
     place.classList.add("offered");
     place.prepend(
       el("button", { type: "button", class: "inline-button", "data-apply": line, "aria-label": `Try ${line}` }, "Try"),
@@ -38,18 +52,19 @@ export function offerPlans(root) {
 }
 
 /**
- * Makes what the server rendered live.
+ * Returns the places that have no button yet.
  *
  * @param {HTMLElement} root
+ * @param {string} selector
+ * @returns {HTMLElement[]}
  */
-export function enliven(root) {
-  activate(root);
-  // Pictures scroll sideways where two answers share the page, and the keyboard has to reach what scrolls.
-  for (const picture of root.querySelectorAll(".picture:not([tabindex])")) picture.setAttribute("tabindex", "0");
+function newPlaces(root, selector) {
+  const places = /** @type {HTMLElement[]} */ ([...root.querySelectorAll(selector)]);
+  return places.filter((place) => place.querySelector(".inline-button") === null);
 }
 
 /**
- * Returns the summaries of the parts that a reader has opened.
+ * Returns keys of the parts that a reader has opened.
  *
  * @param {HTMLElement} root
  * @returns {Set<string>}

@@ -1,5 +1,5 @@
 /**
- * What works all over the page, whatever it shows: dropped files, links within it, and the theme.
+ * Connects the parts of the page that do not depend on what it shows: dropped files, links, dialogs and the theme.
  */
 
 import { byId, show } from "./dom.js";
@@ -32,8 +32,55 @@ export function connectDrop(take) {
     show(cover, false);
     if (!hasFiles(event)) return;
     event.preventDefault();
-    take([...(event.dataTransfer?.files ?? [])]);
+    void droppedFiles(event.dataTransfer).then(take);
   });
+}
+
+/**
+ * Returns the files that were dropped, and those in folders that were dropped.
+ *
+ * @param {DataTransfer | null} transfer
+ * @returns {Promise<File[]>}
+ */
+async function droppedFiles(transfer) {
+  const entries = [...(transfer?.items ?? [])].map((item) => item.webkitGetAsEntry()).filter((entry) => entry !== null);
+  if (!entries.some((entry) => entry.isDirectory)) return [...(transfer?.files ?? [])];
+  return (await Promise.all(entries.map((entry) => filesOf(entry)))).flat();
+}
+
+/**
+ * @param {FileSystemEntry} entry
+ * @returns {Promise<File[]>}
+ */
+async function filesOf(entry) {
+  if (entry.isFile) {
+    const file = /** @type {FileSystemFileEntry} */ (entry);
+    return [await new Promise((resolve, reject) => file.file(resolve, reject))];
+  }
+  const reader = /** @type {FileSystemDirectoryEntry} */ (entry).createReader();
+  /** @type {File[]} */
+  const files = [];
+  for (;;) {
+    /** @type {FileSystemEntry[]} */
+    const batch = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+    if (batch.length === 0) return files;
+    for (const inner of batch) files.push(...(await filesOf(inner)));
+  }
+}
+
+/** Makes the dialogs open and close: by their buttons, and by a click next to them. */
+export function connectDialogs() {
+  const help = /** @type {HTMLDialogElement} */ (byId("help"));
+  byId("open-help").addEventListener("click", () => help.showModal());
+  for (const dialog of document.querySelectorAll("dialog")) {
+    dialog.querySelector("[data-close]")?.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("click", ({ clientX, clientY }) => {
+      const box = dialog.getBoundingClientRect();
+      const isInside = clientX >= box.left && clientX <= box.right && clientY >= box.top && clientY <= box.bottom;
+      // Keys that press a button send a click at the origin of the window.
+      if (!isInside && (clientX !== 0 || clientY !== 0)) dialog.close();
+    });
+  }
 }
 
 /**

@@ -2,6 +2,7 @@
  * The dialog of past answers: open one, compare it with the current one, or delete it.
  */
 
+import { isComparable } from "./answer.js";
 import { deleteAnswer, getHistory } from "./api.js";
 import { problemOf } from "./asking.js";
 import { byId, el, fill } from "./dom.js";
@@ -11,11 +12,8 @@ import { byId, el, fill } from "./dom.js";
  * @typedef {object} HistoryListener
  * @property {(id: string) => void} open
  * @property {(id: string) => void} compare
- * @property {() => string | null} current  the answer on show
+ * @property {() => import("./api.js").FullAnswer | null} current  the answer on show
  */
-
-/** Kinds of answers that have no timeline to compare. */
-const NOT_COMPARED = ["comparison", "plan"];
 
 /** The dialog of past answers. */
 export class HistoryDialog {
@@ -64,7 +62,7 @@ export class HistoryDialog {
       {
         type: "button",
         "aria-label": `Compare ${past.title} ${past.step_text} with the current answer`,
-        disabled: current === null || current === past.answer || NOT_COMPARED.includes(past.kind),
+        disabled: current?.answer === past.answer || !isComparable(current) || !isComparable(past),
         onclick: () => this.leave(() => this.listener.compare(past.answer)),
       },
       "Compare",
@@ -101,7 +99,7 @@ export class HistoryDialog {
 }
 
 /**
- * Returns the time of day, and before today the date too.
+ * Returns the time of day, with the date if it is not today.
  *
  * @param {Date} at
  * @returns {string}

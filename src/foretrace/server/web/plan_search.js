@@ -12,7 +12,7 @@ import { completed } from "./state.js";
 
 /** The axes that a search may vary; a question for the best plan leaves their options out. */
 export const SEARCHED = ["tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "schedule", "recompute"];
-/** Options of one plan, which say nothing to a search. */
+/** Options of one plan, which do not apply to a search. */
 const OF_ONE_PLAN = [
   "stage_layers",
   "layout",
@@ -47,11 +47,12 @@ export class PlanSearchFields {
       this.axes.set(field.name, part);
       axes.append(part.element);
     }
-    /** What holds the fields. */
+    /** The elements of this part of the form. */
     this.parts = [
       fields,
       el("p", { class: "rows-title" }, "Axes: values to try"),
       axes,
+      el("p", { class: "muted" }, "A search tries plans without the scenario."),
       el("button", { type: "button", class: "primary", onclick: begin }, "Find the best plan"),
     ];
   }
@@ -74,9 +75,9 @@ export class PlanSearchFields {
     /** @type {SearchValues} */
     const search = { axes };
     const objective = this.own.get("objective")?.get();
-    const time_s = Number.parseFloat(String(this.own.get("time_s")?.get() ?? ""));
+    const time_s = this.own.get("time_s")?.get();
     if (objective !== undefined) search.objective = String(objective);
-    if (!Number.isNaN(time_s)) search.time_s = time_s;
+    if (time_s !== undefined) search.time_s = String(time_s);
     return completed({ ...question, ask: "plan", options, scenario: {}, search });
   }
 
@@ -85,6 +86,17 @@ export class PlanSearchFields {
     this.own.get("objective")?.set(search.objective);
     this.own.get("time_s")?.set(search.time_s === undefined || search.time_s === null ? undefined : `${search.time_s}`);
     for (const [name, part] of this.axes) part.set(search.axes?.[name]);
+  }
+
+  /**
+   * Marks the fields that a problem names.
+   *
+   * @param {Set<string>} named
+   * @param {string} problemId
+   */
+  mark(named, problemId) {
+    for (const parts of [this.own, this.axes])
+      for (const [name, part] of parts) part.mark(named.has(name) ? problemId : null);
   }
 }
 

@@ -8,59 +8,46 @@ import { el, fill, newId } from "./dom.js";
 /** @typedef {import("./fields.js").Changed} Changed */
 /** @typedef {import("./fields.js").Control} Control */
 
-const WHAT_IFS = [
-  ["compute", "all computation"],
-  ["tp", "tensor-parallel communication"],
-  ["dp", "data-parallel communication"],
-  ["pp", "communication of stages"],
-  ["ep", "communication of experts"],
-  ["gemm", "matrix products"],
-  ["attention", "attention kernels"],
-  ["nic", "network cards"],
-  ["nvlink", "links within a node"],
-  ["hbm", "memory bandwidth"],
-  ["pcie", "PCIe"],
-  ["flops", "tensor cores"],
-  ["memory", "size of memory"],
-  ["power", "power of a GPU, such as 500W"],
-  ["gpu", "another GPU, such as h200-sxm"],
-  ["cluster", "another cluster"],
-  ["cuda-graphs", "of a profiler trace: no launches"],
-  ["no-host-gaps", "of a profiler trace: no host"],
-  ["unprofiled", "of a profiler trace: without the profiler"],
-  ["batch", "of a profiler trace: other batch"],
-].map(([name, title]) => ({ name, title }));
-/** The scenario's options that are rows of two parts. */
-export const ROWS = /** @type {Record<string, RowTexts>} */ ({
-  what_if: { title: "What if", first: "What", second: "Factor", add: "Add a what-if", known: WHAT_IFS, factor: "2x" },
-  straggler: {
-    title: "Stragglers",
-    first: "Rank",
-    second: "Slower by",
-    add: "Add a straggler",
-    known: [],
-    factor: "1.2x",
-  },
-  slow_link: {
-    title: "Slow links",
-    first: "Rank:axis",
-    second: "Slower by",
-    add: "Add a slow link",
-    known: [],
-    factor: "2x",
-  },
-});
+/** @typedef {import("./api.js").WhatIf} WhatIf */
 
 /**
- * How the two parts of a repeated row are called, and what is known for the first.
+ * Returns the texts of the scenario's options that are rows of two parts.
+ *
+ * @param {WhatIf[]} whatIfs
+ * @returns {Record<string, RowTexts>}
+ */
+export function rowTexts(whatIfs) {
+  return {
+    what_if: { title: "What if", first: "What", second: "Factor", add: "Add a what-if", known: whatIfs, value: "2x" },
+    straggler: {
+      title: "Stragglers",
+      first: "Rank",
+      second: "Slower by",
+      add: "Add a straggler",
+      known: [],
+      value: "1.2x",
+    },
+    slow_link: {
+      title: "Slow links",
+      first: "Rank:axis",
+      second: "Slower by",
+      add: "Add a slow link",
+      known: [],
+      value: "2x",
+    },
+  };
+}
+
+/**
+ * The names of the two parts of a repeated row, and known values of the first.
  *
  * @typedef {object} RowTexts
  * @property {string} title
  * @property {string} first
  * @property {string} second
  * @property {string} add
- * @property {import("./api.js").Named[]} known
- * @property {string} factor  what a new row has as its second part
+ * @property {WhatIf[]} known
+ * @property {string} value  the second part of a new row
  */
 
 /**
@@ -74,7 +61,7 @@ export function rowsControl(texts, changed) {
   const rows = el("div", { class: "rows" });
   const add = el(
     "button",
-    { type: "button", class: "quiet-button", onclick: () => addRow("", texts.factor).querySelector("input")?.focus() },
+    { type: "button", class: "quiet-button", onclick: () => addRow("", texts.value).querySelector("input")?.focus() },
     texts.add,
   );
   const heading = el("p", { class: "rows-title", id: newId("rows") }, texts.title);
@@ -86,50 +73,62 @@ export function rowsControl(texts, changed) {
     add,
   );
 
+  /** Numbers the rows, which are told apart by that alone. */
+  function number() {
+    [...rows.children].forEach((row, index) => {
+      const [name, value] = row.querySelectorAll("input");
+      name.setAttribute("aria-label", `${texts.first} ${index + 1}`);
+      value.setAttribute("aria-label", `${texts.second} ${index + 1}`);
+      row.querySelector("button")?.setAttribute("aria-label", `Remove ${texts.first} ${index + 1}`);
+    });
+  }
+
+  /**
+   * Offers the known first parts; each brings its usual second part along.
+   *
+   * @param {HTMLInputElement} name
+   * @param {HTMLInputElement} value
+   */
+  function knownNames(name, value) {
+    let proposed = value.value;
+    return new Combobox(name, texts.known, () => {
+      const item = texts.known.find((known) => known.name === name.value);
+      if (item && value.value === proposed) value.value = proposed = item.value;
+      changed(true);
+    });
+  }
+
   /**
    * @param {string} first
    * @param {string} second
    * @returns {HTMLElement}
    */
   function addRow(first, second) {
-    const number = rows.children.length + 1;
-    const name = el("input", {
+    const name = el("input", { type: "text", class: "row-first", placeholder: texts.first });
+    const value = el("input", {
       type: "text",
-      class: "row-first",
-      placeholder: texts.first,
-      "aria-label": `${texts.first} ${number}`,
+      class: "row-second",
+      placeholder: texts.second,
+      autocomplete: "off",
+      oninput: () => changed(false),
     });
-    const box = texts.known.length > 0 ? new Combobox(name, texts.known, () => changed(true)) : null;
+    value.value = second;
+    const box = texts.known.length > 0 ? knownNames(name, value) : null;
     if (box) box.set(first);
     else {
       name.value = first;
       name.addEventListener("input", () => changed(false));
     }
-    const factor = el("input", {
-      type: "text",
-      class: "row-second",
-      placeholder: texts.second,
-      "aria-label": `${texts.second} ${number}`,
-      autocomplete: "off",
-      oninput: () => changed(false),
+    const remove = el("button", { type: "button", class: "quiet-button" }, "×");
+    const row = el("div", { class: "row" }, box?.element ?? name, value, remove);
+    remove.addEventListener("click", () => {
+      row.remove();
+      number();
+      add.focus();
+      changed(true);
     });
-    factor.value = second;
-    const remove = el(
-      "button",
-      {
-        type: "button",
-        class: "quiet-button",
-        "aria-label": `Remove ${texts.first} ${number}`,
-        onclick: () => {
-          row.remove();
-          add.focus();
-          changed(true);
-        },
-      },
-      "×",
-    );
-    const row = el("div", { class: "row" }, box ? box.element : name, factor, remove);
     rows.append(row);
+    number();
     return row;
   }
 
@@ -152,6 +151,11 @@ export function rowsControl(texts, changed) {
     },
     mark: (problemId) => {
       element.classList.toggle("wrong", problemId !== null);
+      for (const input of rows.querySelectorAll("input")) {
+        input.setAttribute("aria-invalid", String(problemId !== null));
+        if (problemId === null) input.removeAttribute("aria-describedby");
+        else input.setAttribute("aria-describedby", problemId);
+      }
     },
   };
 }

@@ -11,7 +11,7 @@
  * @param {Question} question
  * @returns {Question}
  */
-export function tidied(question) {
+function tidied(question) {
   /** @type {any} */
   const tidy = { ask: question.ask, input: question.input };
   for (const group of /** @type {const} */ (["options", "machine", "scenario"]))
@@ -81,7 +81,11 @@ function text(value) {
   return Array.isArray(value) ? value.join(" ") : String(value ?? "");
 }
 
-/** @typedef {{question: Question} | {answer: string} | null} Place */
+/**
+ * A place that an address leads to: a question or an answer, and the answer that is pinned next to it.
+ *
+ * @typedef {{question?: Question, answer?: string, pin?: string, isBroken?: boolean}} Place
+ */
 
 /**
  * Writes a question into the part of an address after `#`.
@@ -96,24 +100,25 @@ export function questionHash(question) {
 }
 
 /**
- * Reads the part of an address after `#`; returns null where it holds nothing that the page can show.
+ * Reads the part of an address after `#`.
  *
  * @param {string} hash
- * @returns {Place}
+ * @returns {Place} without a question and an answer where the address has none, or is broken
  */
 export function readHash(hash) {
-  const answer = /^#a=([\w-]{1,64})$/.exec(hash);
-  if (answer) return { answer: answer[1] };
-  const link = /^#q=([\w-]+)$/.exec(hash);
-  if (!link) return null;
+  if (hash === "" || hash === "#") return {};
+  const values = new URLSearchParams(hash.slice(1));
+  const [link, answer, pin] = ["q", "a", "pin"].map((name) => values.get(name) ?? undefined);
+  if (answer !== undefined && /^[\w-]{1,64}$/.test(answer)) return { answer, pin };
   try {
-    const binary = atob(link[1].replaceAll("-", "+").replaceAll("_", "/"));
+    const binary = atob((link ?? "").replaceAll("-", "+").replaceAll("_", "/"));
     const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
     const question = JSON.parse(new TextDecoder().decode(bytes));
-    return question && typeof question.input === "object" ? { question: completed(question) } : null;
+    if (question && typeof question.input === "object") return { question: completed(question), pin };
   } catch {
-    return null;
+    // The address was cut or changed on its way.
   }
+  return { isBroken: true };
 }
 
 /**
@@ -131,20 +136,6 @@ export function completed(question) {
     scenario: { ...question.scenario },
     search: { ...question.search },
   };
-}
-
-/**
- * Returns a duration as Python's screens write it: 16.00 s, 135 ms, 34.7 ms.
- *
- * @param {number} seconds
- * @returns {string}
- */
-export function duration(seconds) {
-  const size = Math.abs(seconds);
-  if (size >= 100) return `${Math.round(seconds).toLocaleString("en")} s`;
-  if (size >= 1) return `${seconds.toFixed(2)} s`;
-  if (size >= 1e-3) return `${(seconds * 1e3).toPrecision(3)} ms`;
-  return `${(seconds * 1e6).toPrecision(3)} µs`;
 }
 
 /**

@@ -38,8 +38,10 @@ export function connectTips(form) {
   };
   document.addEventListener("keydown", (event) => {
     isKeyboard = true;
-    // Escape puts the tip away, for whom it covers what they read.
-    if (event.key === "Escape") hide();
+    if (event.key !== "Escape" || tip.hidden) return;
+    // The first Escape only closes the tip, which may cover text; the next one cancels what runs.
+    event.preventDefault();
+    hide();
   });
   document.addEventListener("pointerdown", () => {
     isKeyboard = false;
