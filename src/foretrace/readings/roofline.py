@@ -18,11 +18,11 @@ class RooflinePoint:
 
     Attributes:
         name: The name of the first of them.
-        kernels: What they launch, as `program/kernels.py` writes it.
-        seconds: What they take together on a rank, on average over ranks.
+        kernels: Kernels that they launch, as `program/kernels.py` writes it.
+        seconds: Their time on one rank, mean over ranks.
         flops: FLOPs of one of them.
         moved_bytes: Bytes that one of them reads and writes in the memory of the GPU.
-        duration_s: What one of them takes, on average.
+        duration_s: Mean duration of one of them.
         dtype: The dtype in which it multiplies; empty where it does not.
     """
 
@@ -36,7 +36,7 @@ class RooflinePoint:
 
     @property
     def intensity(self) -> float:
-        """FLOPs by byte."""
+        """FLOPs per byte."""
         return self.flops / self.moved_bytes
 
     @property

@@ -14,7 +14,7 @@ from html import escape
 from typing import Final, Literal
 
 from foretrace.basics.errors import printable
-from foretrace.report.design import FRAME, GRID
+from foretrace.report.design import FRAME, GRID, Shade
 
 LEGEND_ROW: Final = 20
 """Pixels from one entry of a legend to the next."""
@@ -79,7 +79,7 @@ class Canvas:
         yield
         self._parts.append("</g>")
 
-    def legend(self, x: float, y: float, entries: Sequence[tuple[str, str]], marker: Marker = "dot") -> float:
+    def legend(self, x: float, y: float, entries: Sequence[tuple[str, str | Shade]], marker: Marker = "dot") -> float:
         """Draws a marker and a name for each entry, below each other from y on; returns the y of the next entry.
 
         Args:
@@ -89,12 +89,13 @@ class Canvas:
             marker: The shape of the markers.
         """
         for name, colour in entries:
+            shade = colour if isinstance(colour, Shade) else Shade(colour)
             if marker == "dot":
-                self.circle(x, y - 4, 5, colour)
+                self._draw("circle", {"cx": x, "cy": y - 4, "r": 5, **shade.fill})
             elif marker == "box":
-                self.rect(x - 6, y - 10, 12, 12, fill=colour)
+                self._draw("rect", {"x": x - 6, "y": y - 10, "width": 12, "height": 12, **shade.fill})
             else:
-                self.line((x - 7, y - 4), (x + 7, y - 4), colour, stroke_width=1.5, stroke_dasharray=_DASHES)
+                self.line((x - 7, y - 4), (x + 7, y - 4), shade.colour, stroke_width=1.5, stroke_dasharray=_DASHES)
             self.text(x + 14, y, name)
             y += LEGEND_ROW
         return y
@@ -121,12 +122,6 @@ def _number(value: float) -> str:
 def _escape(text: str) -> str:
     """Returns a text that XML can hold: names of kernels and ranges may contain control characters."""
     return escape(printable(text))
-
-
-def mix(first: str, second: str, share: float) -> str:
-    """Returns the colour that is `share` of the way from the first to the second."""
-    pairs = ((int(first[at : at + 2], 16), int(second[at : at + 2], 16)) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(low + share * (high - low)):02x}" for low, high in pairs)
 
 
 _MIN_TICKS: Final = 3

@@ -40,7 +40,7 @@ from foretrace.report.answer_words import (
     source_texts,
     utilisation_text,
 )
-from foretrace.report.design import PHASE_COLOURS, SERIES, part_colour
+from foretrace.report.design import part_style
 from foretrace.report.plots.gantt import COMMUNICATION, LETTERS, MAX_ROWS, WAITING, gantt, legend
 from foretrace.report.wrap import Span as Span
 from foretrace.report.wrap import fit, line_width
@@ -62,8 +62,8 @@ SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace i
 SEE_MODEL = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace memory, with the same options"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LETTER_STYLES = {
-    **{letter: SERIES[PHASE_COLOURS[label(phase)]].style for phase, letter in LETTERS.items()},
-    COMMUNICATION: SERIES["blue"].style,
+    **{letter: part_style(label(phase)) for phase, letter in LETTERS.items()},
+    COMMUNICATION: part_style("communication"),
     WAITING: "bright_black",
 }
 
@@ -180,7 +180,7 @@ def breakdown_lines(
     for name, seconds in parts:
         share = seconds / step if step > 0 else 0.0
         bar = f"{share_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
-        style = SERIES[part_colour(name)].style
+        style = part_style(name)
         lines.append(
             [
                 (f"  {name:<{name_width}}  {format_time(seconds):>9}  ", ""),

@@ -13,7 +13,8 @@ import pytest
 
 from foretrace import Answer, Machine, Mesh, Plan, ProgramBuilder, Scenario, model, simulate
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.report.design import PHASE_COLOURS, SERIES
+from foretrace.program.columns import Phase, label
+from foretrace.report.design import SERIES, TONES, part_colour
 from foretrace.report.page import gantt_bars
 from foretrace.report.page.gantt_chart import GanttChart, gantt_chart
 
@@ -254,19 +255,22 @@ def test_lanes_of_communication_name_the_axis_that_most_of_their_bars_meet_on() 
     assert axes == {"compute": "", "mixed": "dp", "own": "tp", "host": ""}
 
 
-def test_colours_are_those_of_the_design_and_differ_in_tone_where_they_are_the_same() -> None:
+def test_colours_are_those_of_the_breakdown_and_differ_in_tone_where_they_are_the_same() -> None:
     build = ProgramBuilder(Mesh(tp=2, dp=2), repeats=False)
     role = build.role("all", range(4))
-    for phase in PHASE_COLOURS:
+    for phase in map(label, Phase):
         role.compute(phase, 1.0, phase=phase)
-    for axis in ("tp", "dp"):
-        role.collective("all_reduce", build.communicator(axis), 1.0)
+    for axis in ("tp", "dp", "own", "other"):
+        role.collective("all_reduce", build.groups(axis, [range(4)], axis=axis), 1.0)
     role.host("launch", 1.0)
     colours = _chart(simulate(build.program())).colours
     assert len({(colour.variable, colour.tone) for colour in colours}) == len(colours)
-    assert {colour.variable.removeprefix("--") for colour in colours} <= set(SERIES)
-    variables = {colour.sign: colour.variable for colour in colours}
-    assert (variables["F"], variables["B"], variables["tp"]) == ("--green", "--orange", "--blue")
+    assert {colour.variable.removeprefix("--") for colour in colours} <= {*SERIES, *TONES}
+    variables = {colour.sign: colour.variable.removeprefix("--") for colour in colours}
+    for sign, part in (("F", "forward"), ("B", "backward"), ("O", "optimizer"), ("H", "host")):
+        assert variables[sign] == part_colour(part)
+    for axis in ("tp", "dp", "own", "other"):
+        assert variables[axis] == part_colour(f"{axis} exposed")
 
 
 def test_where_bars_do_not_fit_more_is_merged_and_stated(monkeypatch: pytest.MonkeyPatch) -> None:

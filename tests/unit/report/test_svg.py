@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.report.design import COLOURS, STYLES
-from foretrace.report.svg import Canvas, LinearAxis, LogAxis, PlotArea, mix
+from foretrace.report.design import COLOURS, STYLES, mix
+from foretrace.report.svg import Canvas, LinearAxis, LogAxis, PlotArea
 
 SVG = "{http://www.w3.org/2000/svg}"
 

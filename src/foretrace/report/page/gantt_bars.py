@@ -146,8 +146,9 @@ class _Merger:
         """Merges the ops, and leaves out what does not fit."""
         if not len(self.node):
             return None
-        first, stop = self._limited(*self._bounds())
-        bars, patterns = self._patterned(self._bars(first, stop), first)
+        first, stop, merges_backward = self._bounds()
+        first, stop = self._limited(first, stop)
+        bars, patterns = self._patterned(self._bars(first, stop, merges_backward), first)
         numbers, row = np.unique(bars.row, return_inverse=True)
         bars.row[:] = row
         place, lane = np.divmod(numbers, len(self.lane_order))
@@ -208,19 +209,22 @@ class _Merger:
 
     def _alternates(self, instance: Ints, computes: Mask) -> Mask:
         """Returns which ops belong to an instance whose kinds of backward alternate."""
-        # Classes of a role issue the same ops, so those that stand for a role tell.
-        asked = np.flatnonzero(computes & self.is_backward & (self.row < self.mains * len(self.lane_order)))
-        changes = np.diff(self.phase[asked]) != 0
-        changes &= (np.diff(instance[asked]) == 0) & (np.diff(self.row[asked]) == 0)
-        count = np.bincount(instance[asked][1:][changes], minlength=int(instance.max(initial=0)) + 1)
+        # Classes of a role issue the same ops, so the one that stands for the role is enough.
+        backward_ops = np.flatnonzero(computes & self.is_backward & (self.row < self.mains * len(self.lane_order)))
+        changes = np.diff(self.phase[backward_ops]) != 0
+        changes &= (np.diff(instance[backward_ops]) == 0) & (np.diff(self.row[backward_ops]) == 0)
+        count = np.bincount(instance[backward_ops][1:][changes], minlength=int(instance.max(initial=0)) + 1)
         return np.asarray((count > _MAX_ALTERNATIONS)[instance] & self.is_backward)
 
-    def _bounds(self) -> tuple[Longs, Longs]:
-        """Returns the first op of each bar and the op after its last, of the finest merging and classes that fit."""
+    def _bounds(self) -> tuple[Longs, Longs, Mask]:
+        """Returns the first op of each bar and the op after its last, of the finest merging and classes that fit.
+
+        The third value says of which ops the kinds of backward count as one.
+        """
         of_class = self.row // len(self.lane_order)
         for number, merging in enumerate(_MERGINGS):
-            self.united = self.alternates if merging.phases else self.is_backward
-            first = np.flatnonzero(self._begins(merging))
+            merges_backward = self.alternates if merging.phases else self.is_backward
+            first = np.flatnonzero(self._begins(merging, merges_backward))
             total = np.cumsum(np.bincount(of_class[first], minlength=len(self.classes)))
             shown = int(np.searchsorted(total, MAX_BARS, side="right"))
             if shown == len(total) or (shown >= self.mains and number >= _COARSEST_FOR_ALL):
@@ -234,26 +238,26 @@ class _Merger:
             self.notes.append(f"{left_out}; one rank of each stage is shown.")
         first = first[of_class[first] < shown]
         end = int(np.searchsorted(of_class, shown))
-        return first, np.append(first[1:], end)
+        return first, np.append(first[1:], end), merges_backward
 
-    def _begins(self, merging: _Merging) -> Mask:
+    def _begins(self, merging: _Merging, merges_backward: Mask) -> Mask:
         """Returns at which ops a bar begins."""
         step_s = self.timeline.step_time_s
         gap_s = self.start_s[1:] - self.reach_s[:-1]
         kinds = np.array([LANE_KINDS.index(self.program.lanes[lane].kind) for lane in self.lane_order])
         # On a compute lane, communication interrupts the computation that it belongs to, and is part of its bar.
-        meets = kinds[self.row % len(self.lane_order)] != 0
-        colour = np.where(self.united & (self.colour < len(Phase)), Phase.BACKWARD, self.colour)
-        phase = np.where(self.united, Phase.BACKWARD, self.phase)
-        columns = [np.where(meets, colour, -1)]
+        is_other_lane = kinds[self.row % len(self.lane_order)] != 0
+        colour = np.where(merges_backward & (self.colour < len(Phase)), Phase.BACKWARD, self.colour)
+        phase = np.where(merges_backward, Phase.BACKWARD, self.phase)
+        columns = [np.where(is_other_lane, colour, -1)]
         if merging.collectives:
-            columns.append(np.where(meets, self.collective, -1))
+            columns.append(np.where(is_other_lane, self.collective, -1))
         if merging.microbatches:
             nameless = (phase == Phase.NONE) & (self.microbatch < 0)
             columns += [phase, self.microbatch, self.chunk, np.where(nameless, self.name, -1)]
         else:
-            columns.append(np.where(meets, 0, phase))
-        allowed = np.where(meets, merging.other_gap, merging.compute_gap)[1:]
+            columns.append(np.where(is_other_lane, 0, phase))
+        allowed = np.where(is_other_lane, merging.other_gap, merging.compute_gap)[1:]
         differs = gap_s > allowed * (_TINY_GAP * step_s)
         for column in columns:
             differs |= column[1:] != column[:-1]
@@ -270,19 +274,19 @@ class _Merger:
         self.notes.append(f"The {len(first) - MAX_BARS:,} bars that start last are left out.")
         return first[kept], stop[kept]
 
-    def _bars(self, first: Longs, stop: Longs) -> GanttBars:
+    def _bars(self, first: Longs, stop: Longs, merges_backward: Mask) -> GanttBars:
         """Returns the bars of ops `first[i] : stop[i]`, without patterns; the row numbers still have holes."""
         row, count = self.row[first], stop - first
         busy = np.concatenate([[0.0], np.cumsum(self.end_s - self.start_s)])
         wait = np.concatenate([[0.0], np.cumsum(np.maximum(self.timeline.wait_s[self.node], 0.0))])
         before = np.where(self.row[first - 1] == row, self.reach_s[first - 1], -np.inf)
         before[first == 0] = -np.inf
-        # Overlaps that rounding has caused go.
+        # Remove overlaps caused by rounding.
         start_s = np.maximum(self.start_s[first], before)
         end_s = np.maximum(self.reach_s[stop - 1], start_s)
         gap_s = np.where(count > 1, (end_s - start_s) - (busy[stop] - busy[first]), 0.0)
         gap_s[gap_s < _ROUNDING * self.timeline.step_time_s] = 0.0
-        colour = np.where(self.united & (self.colour < len(Phase)), Phase.BACKWARD, self.colour)
+        colour = np.where(merges_backward & (self.colour < len(Phase)), Phase.BACKWARD, self.colour)
         colour = _reduced(np.minimum, colour, first, stop)
         on_path = np.concatenate([[0], np.cumsum(self.on_path[self.node])])
         name = _common(self.name, first, stop)

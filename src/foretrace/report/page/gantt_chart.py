@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -16,18 +17,11 @@ from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.units import format_percent, format_time
 from foretrace.program.columns import Phase, label
 from foretrace.readings.answer.answer import Answer
-from foretrace.report.design import PHASE_COLOURS
+from foretrace.report.design import part_colour
 from foretrace.report.page.blocks import Cell
 from foretrace.report.page.gantt_bars import TICKS, GanttBars, GanttPatterns, MergedStep, merge_ops
 from foretrace.report.plots.gantt import LETTERS, MEANINGS
 
-_TONES: Final = {Phase.FORWARD: 6, Phase.BACKWARD_INPUT: 1}
-"""The tones of phases, which `gantt_palette.js` defines; others have the plain colour.
-
-Forward is darker, since readers with colour blindness tell green from orange by its lightness.
-"""
-_AXES: Final = ("tp", "pp", "dp", "ep", "cp")
-"""The axes in the order of their tones of one colour; further ones follow."""
 _TYPES: Final = (("u8", np.uint8), ("i8", np.int8), ("u16", np.uint16), ("i16", np.int16), ("i32", np.int32))
 """The types of packed columns, by the name that a page knows them by; the first that fits is used."""
 
@@ -56,7 +50,10 @@ class GanttRow:
 
 @dataclass(frozen=True, slots=True)
 class BarColour:
-    """A colour of bars: its meaning, the sign that stands for it, a variable of the style sheet and a tone of it."""
+    """A colour of bars: its meaning, the sign that stands for it, a variable of the style sheet and a tone of it.
+
+    Only axes that the design has no colour for share a variable, and differ in the tone.
+    """
 
     name: str
     sign: str
@@ -201,8 +198,8 @@ def _rows(answer: Answer, merged: MergedStep) -> tuple[GanttRow, ...]:
     ):
         rank, queue = int(classes.representative[number]), program.lanes[lane]
         role = program.roles[int(program.role_of[rank])]
-        meets = axis if queue.kind == "communication" else ""
-        rows.append(GanttRow(role, rank, int(classes.count[number]), queue.name, queue.kind, meets, main))
+        row_axis = axis if queue.kind == "communication" else ""
+        rows.append(GanttRow(role, rank, int(classes.count[number]), queue.name, queue.kind, row_axis, main))
     return tuple(rows)
 
 
@@ -210,21 +207,22 @@ def _axes_of_rows(merged: MergedStep) -> list[str]:
     """Returns the axis that most bars of each row meet on, the first of several; empty where none does."""
     axes, bars = merged.axes, merged.bars
     axis = bars.colour - len(Phase)
-    meets = (axis >= 0) & (axis < len(axes))
+    has_axis = (axis >= 0) & (axis < len(axes))
     count = np.zeros((len(merged.lane), len(axes) + 1), dtype=np.int64)
-    np.add.at(count, (bars.row[meets], axis[meets] + 1), 1)
+    np.add.at(count, (bars.row[has_axis], axis[has_axis] + 1), 1)
     return [("", *axes)[place] for place in count.argmax(axis=1).tolist()]
 
 
 def _colours(axes: tuple[str, ...]) -> list[BarColour]:
     """Returns the colours of the phases, of communication on each axis and of the host."""
-    phases = [
-        BarColour(MEANINGS[LETTERS[phase]], LETTERS[phase], f"--{PHASE_COLOURS[label(phase)]}", _TONES.get(phase, 0))
-        for phase in Phase
-    ]
-    order = (*_AXES, *(axis for axis in axes if axis not in _AXES))
-    meets = [BarColour(f"{axis} communication", axis, "--blue", order.index(axis)) for axis in axes]
-    return [*phases, *meets, BarColour("host", "H", "--grey")]
+    phases = [BarColour(MEANINGS[LETTERS[phase]], LETTERS[phase], f"--{part_colour(label(phase))}") for phase in Phase]
+    seen: Counter[str] = Counter()
+    axis_colours = []
+    for axis in axes:
+        variable = f"--{part_colour(axis)}"
+        axis_colours.append(BarColour(f"{axis} communication", axis, variable, seen[variable]))
+        seen[variable] += 1
+    return [*phases, *axis_colours, BarColour("host", "H", f"--{part_colour('host')}")]
 
 
 def _renumbered(*columns: Longs) -> tuple[list[int], list[Longs]]:

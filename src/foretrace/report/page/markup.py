@@ -36,8 +36,8 @@ _BACKGROUND: Final = re.compile(r'<rect width="\d+" height="\d+" fill="white"/>\
 _SVG_HEAD: Final = re.compile(r"<svg [^>]*>")
 _SVG_SIZE: Final = re.compile(r'width="(\d+)" height="(\d+)"')
 _BAR_HEAD: Final = '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-_TINTS: Final = (0.65, 0.4, 0.25)
-"""How opaque the second, third and further parts of a stack are that share a colour."""
+_TINTS: Final = (1.0, 0.6, 0.35, 0.8, 0.2, 0.47)
+"""How opaque the parts of a stack are that share a colour, in turn; axes and phases have colours of their own."""
 _TITLE_HEIGHT: Final = 36
 """Pixels at the top of a picture that its own title takes; on a page a heading says it."""
 
@@ -197,7 +197,7 @@ def _tints(colours: Sequence[str]) -> list[str]:
     tints = []
     for colour in colours:
         number = seen[colour] = seen.get(colour, -1) + 1
-        tints.append("" if number == 0 else f' fill-opacity="{_TINTS[min(number, len(_TINTS)) - 1]:g}"')
+        tints.append("" if number == 0 else f' fill-opacity="{_TINTS[number % len(_TINTS)]:g}"')
     return tints
 
 

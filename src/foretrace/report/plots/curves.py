@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from foretrace.report.design import COLOURS, MUTED, STYLES
+from foretrace.report.design import COLOURS, FRAME, MUTED, STYLES
 from foretrace.report.svg import LEGEND_ROW, Canvas, LogAxis, PlotArea
 from foretrace.report.terminal import Span
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 640, 380, 92, 52, 250
 _MAX_LEGEND = 16
-_LIMIT_COLOUR = "#888888"
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """What each of the 4 × 2 dots adds to the first Braille character of Unicode."""
@@ -133,9 +132,9 @@ def _draw_curves(canvas: Canvas, curves: Sequence[Curve], area: PlotArea) -> Non
     for curve in curves:
         places = [(area.x(dot.x), area.y(dot.y)) for dot in curve.dots]
         if curve.limit:
-            canvas.polyline(places, _LIMIT_COLOUR, stroke_dasharray="6 4")
+            canvas.polyline(places, FRAME, stroke_dasharray="6 4")
             continue
-        colour = "#555555" if groups else COLOURS[solid.index(curve) % len(COLOURS)]
+        colour = MUTED if groups else COLOURS[solid.index(curve) % len(COLOURS)]
         canvas.polyline(places, colour)
         for dot, (x, y) in zip(curve.dots, places, strict=True):
             fill = COLOURS[groups.index(dot.group) % len(COLOURS)] if groups else colour
@@ -152,4 +151,4 @@ def _draw_legend(canvas: Canvas, area: PlotArea, entries: Sequence[tuple[str, st
     if len(shown) < len(entries):
         canvas.text(x + 14, y, f"and {len(entries) - len(shown)} more", fill=MUTED)
         y += LEGEND_ROW
-    canvas.legend(x, y, [(name, _LIMIT_COLOUR) for name in dict.fromkeys(limits)], "dashes")
+    canvas.legend(x, y, [(name, FRAME) for name in dict.fromkeys(limits)], "dashes")

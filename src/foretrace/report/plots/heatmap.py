@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, TextIO
 
 import numpy as np
@@ -12,9 +11,9 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.basics.units import format_bytes, format_count, format_percent
 from foretrace.readings.links import LinkLoad, LinkLoads
-from foretrace.report.design import MUTED
+from foretrace.report.design import CARD, HEAT, INK, MUTED, heat_colour
 from foretrace.report.plots.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
-from foretrace.report.svg import Canvas, mix
+from foretrace.report.svg import Canvas
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 
@@ -22,11 +21,8 @@ HOTTEST: Final = 5
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _BINS: Final = 10
 
-_STOPS: Final = ((0.0, "#f2f5f8"), (0.35, "#fde08b"), (0.65, "#f4873b"), (1.0, "#a50f28"))
-"""Shares of the scale and their colours: light where idle, dark where busy."""
-
 _LEFT, _BLOCK, _GAP, _TOP, _MARGIN = 130, 400, 60, 92, 24
-_LEGEND_WIDTH, _LEGEND_STEPS = 240, 48
+_LEGEND_WIDTH = 240
 _SCALES: Final = (0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
@@ -148,12 +144,12 @@ class _Block:
         for row, column in missing:
             x, y = self.x + (column + 0.5) * wide, self.y + row * high + high / 2 + 4
             canvas.text(x, y, "×", "middle", font_size=11, fill=MUTED)
-        with canvas.group(stroke="white", stroke_width=0.5):
+        with canvas.group(stroke=CARD, stroke_width=0.5):
             for row, column in np.argwhere(~np.isnan(grid)).tolist():
                 value = float(grid[row, column])
                 x, y = self.x + column * wide, self.y + row * high
                 title = f"{names[row]}, port {column}: {format_percent(value)}"
-                canvas.rect(x, y, wide, high, title, fill=_colour(value / top))
+                canvas.rect(x, y, wide, high, title, fill=heat_colour(value / top))
         every = max(1, -(-12 // int(high)))
         for row in range(0, len(names) if labelled else 0, every):
             canvas.text(self.x - 8, self.y + row * high + high / 2 + 4, names[row], "end", font_size=11)
@@ -171,8 +167,8 @@ class _Block:
         for number, link in enumerate(hot, start=1):
             for row, column in np.argwhere(self.panel.link == link).tolist():
                 x, y = self.x + column * wide, self.y + row // together * high
-                canvas.rect(x, y, wide, high, fill="none", stroke="black", stroke_width=1.5)
-                with canvas.group(font_size=11, font_weight="bold", fill="black", stroke="white", stroke_width=2.5):
+                canvas.rect(x, y, wide, high, fill="none", stroke=INK, stroke_width=1.5)
+                with canvas.group(font_size=11, font_weight="bold", fill=INK, stroke=CARD, stroke_width=2.5):
                     if wide >= 10 and high >= 10:
                         canvas.text(x + wide / 2, y + high / 2 + 4, str(number), "middle", paint_order="stroke")
                     else:
@@ -181,19 +177,11 @@ class _Block:
 
 def _draw_scale(canvas: Canvas, top: float) -> None:
     """Draws the scale of colours with its ends and middle in words."""
-    x, wide = canvas.width - _MARGIN - _LEGEND_WIDTH, _LEGEND_WIDTH / _LEGEND_STEPS
-    for step in range(_LEGEND_STEPS):
-        canvas.rect(x + wide * step, 40, wide + 0.5, 12, fill=_colour(step / (_LEGEND_STEPS - 1)))
+    x, wide = canvas.width - _MARGIN - _LEGEND_WIDTH, _LEGEND_WIDTH / len(HEAT)
+    with canvas.group(shape_rendering="crispEdges"):
+        for step in range(len(HEAT)):
+            canvas.rect(x + wide * step, 40, wide + 0.5, 12, fill=heat_colour(step / (len(HEAT) - 1)))
     canvas.text(x, 66, "0 %", font_size=11)
     canvas.text(x + _LEGEND_WIDTH / 2, 66, f"{50 * top:g} %", "middle", font_size=11)
     canvas.text(x + _LEGEND_WIDTH, 66, f"{100 * top:g} %", "end", font_size=11)
     canvas.text(x - 10, 51, "share of what a link carries", "end", fill=MUTED)
-
-
-def _colour(share: float) -> str:
-    """Returns the colour of a share of the scale."""
-    share = min(max(share, 0.0), 1.0)
-    for (low, first), (high, second) in pairwise(_STOPS):
-        if share <= high:
-            return mix(first, second, (share - low) / (high - low))
-    return _STOPS[-1][1]

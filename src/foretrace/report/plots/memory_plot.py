@@ -10,23 +10,28 @@ import numpy as np
 from foretrace.basics.units import format_bytes, format_time
 from foretrace.program.columns import Category, label
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
-from foretrace.report.design import FRAME, GRID, MUTED, SERIES, VERMILLION
-from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis, mix
+from foretrace.report.design import FRAME, GRID, MEMORY_COLOURS, MUTED, SERIES, VERMILLION, Shade
+from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis
 from foretrace.report.wrap import Line, Span
 
 KIND_COLOURS: Final = {
-    Category.WEIGHTS: "blue",
-    Category.OPTIMIZER: "purple",
-    Category.GRADIENTS: "sky",
-    Category.BUFFERS: "grey",
-    Category.ACTIVATIONS: "green",
-    Category.TEMPORARIES: "orange",
+    kind: MEMORY_COLOURS[label(kind)]
+    for kind in (
+        Category.WEIGHTS,
+        Category.OPTIMIZER,
+        Category.GRADIENTS,
+        Category.BUFFERS,
+        Category.ACTIVATIONS,
+        Category.TEMPORARIES,
+    )
 }
 """The colour of each kind, from the bottom of the stack to its top: what varies most is at the top."""
+_OPACITY: Final = 0.75
 _KINDS: Final = {
-    kind: (kind.name[0], SERIES[colour].light, SERIES[colour].style) for kind, colour in KIND_COLOURS.items()
+    kind: (kind.name[0], Shade(SERIES[colour].light, _OPACITY), SERIES[colour].style)
+    for kind, colour in KIND_COLOURS.items()
 }
-"""Letter, colour and style of each kind, in the same order."""
+"""Letter, shade and style of each kind, in the same order."""
 
 _ROWS: Final = 10
 _MAX_COLUMNS: Final = 80
@@ -117,7 +122,7 @@ def _draw_stack(canvas: Canvas, stage: StageMemory, step_s: float, high: float) 
     held = stage.track.held_bytes[stage.track.fullest_moments(step_s, _SLICES)][:, list(_KINDS)]
     x = [_LEFT + _WIDTH * number / _SLICES for number in range(_SLICES + 1)]
     below = np.zeros(_SLICES, dtype=np.int64)
-    for column, (_, colour, _) in zip(held.T, _KINDS.values(), strict=True):
+    for column, (_, shade, _) in zip(held.T, _KINDS.values(), strict=True):
         if not column.any():
             continue
         # Left and right end of every slice, first along the top, then back along the bottom.
@@ -126,7 +131,7 @@ def _draw_stack(canvas: Canvas, stage: StageMemory, step_s: float, high: float) 
             for sizes in ((below + column).tolist(), below.tolist())
         )
         outline = _without_flat(upper) + _without_flat(lower)[::-1]
-        canvas.polyline(outline, "none", 0, fill=mix(colour, "#ffffff", 0.25))
+        canvas.polyline(outline, "none", 0, **shade.fill)
         below = below + column
     canvas.rect(_LEFT, _TOP, _WIDTH, _HEIGHT, fill="none", stroke=FRAME)
 
@@ -144,8 +149,8 @@ def _without_flat(points: list[tuple[float, float]]) -> list[tuple[float, float]
 def _draw_legend(canvas: Canvas, stage: StageMemory, labels: list[float]) -> None:
     """Names the kinds with their sizes at the peak, in the order of the stack, away from the labels of lines."""
     entries = [
-        (f"{label(kind)} {format_bytes(stage.by_category[label(kind)])}", mix(colour, "#ffffff", 0.25))
-        for kind, (_, colour, _) in reversed(_KINDS.items())
+        (f"{label(kind)} {format_bytes(stage.by_category[label(kind)])}", shade)
+        for kind, (_, shade, _) in reversed(_KINDS.items())
         if label(kind) in stage.by_category
     ]
     y = _TOP + _HEIGHT - LEGEND_ROW * (len(entries) - 1)

@@ -10,7 +10,7 @@ from foretrace.basics.units import format_bandwidth, format_flops, format_percen
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import PEAK_OF
 from foretrace.readings.roofline import RooflinePoint
-from foretrace.report.design import BLUE, FRAME, MUTED, ORANGE
+from foretrace.report.design import FRAME, GREEN, MUTED, ORANGE, Shade
 from foretrace.report.svg import Canvas, LogAxis, PlotArea
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 560, 380, 96, 60, 330
@@ -21,13 +21,17 @@ _DECADE_PART: Final = 8.0
 MAX_NAMED: Final = 10
 """Kernels that are numbered and named next to the picture."""
 _MAX_NAME: Final = 40
+_MULTIPLIES, _MOVES = Shade(GREEN, 0.6), Shade(ORANGE, 0.7)
+_NUMBER_WIDTH, _NUMBER_HEIGHT = 14, 10
+"""Pixels that a number takes next to a small dot."""
+_LEGEND_START, _LEGEND_STEP = 170, 150
 
 
 def roofline_svg(points: Sequence[RooflinePoint], gpu: Gpu, title: str) -> str:
     """Draws kernels by FLOPs per byte and the rate at which they compute.
 
-    The area of a dot is the time of its kernels. Those that only move bytes stand at the left edge, below the roof by
-    the share of the memory's bandwidth that they do not reach.
+    The area of a dot is the time of its kernels. Those that only move bytes are squares at the left edge, below the
+    roof by the share of the memory's bandwidth that they do not reach.
     """
     bandwidth = gpu.memory_bytes_per_s
     computing = [point for point in points if point.dtype]
@@ -46,6 +50,7 @@ def roofline_svg(points: Sequence[RooflinePoint], gpu: Gpu, title: str) -> str:
     _draw_points(canvas, area, points, gpu)
     area.draw_frame(canvas, "FLOPs per byte", "")
     canvas.text(_LEFT, _TOP - 10, "rate of one GPU", fill=MUTED)
+    _draw_legend(canvas, points)
     return canvas.svg()
 
 
@@ -72,24 +77,51 @@ def _draw_roofs(canvas: Canvas, area: PlotArea, roofs: dict[str, float], bandwid
 
 
 def _draw_points(canvas: Canvas, area: PlotArea, points: Sequence[RooflinePoint], gpu: Gpu) -> None:
-    """Draws the dots, the largest first, so that none hides a smaller one, and names the first of them."""
+    """Draws the kernels, the largest first, so that none hides a smaller one, and names the first of them."""
     assert isinstance(area.across, LogAxis)
     longest = max((point.seconds for point in points), default=1.0)
     legend_x, legend_y = area.right + 22, area.top + 10
+    numbers: list[tuple[float, float]] = []
     for number, point in enumerate(sorted(points, key=lambda point: -point.seconds), 1):
         x = area.x(point.intensity if point.dtype else area.across.low)
         y = area.y(_rate(point, area.across, gpu.memory_bytes_per_s))
         radius = max(_MAX_RADIUS * math.sqrt(point.seconds / longest), _MIN_RADIUS)
         facts = f"{format_time(point.seconds)} a step, {format_percent(point.roof_share(gpu))} of the roof"
-        colour = BLUE if point.dtype else ORANGE
-        canvas.circle(
-            x, y, radius, colour, f"{point.name}: {facts}, {format_time(point.duration_s)} each", fill_opacity=0.6
-        )
-        if number <= MAX_NAMED:
-            if radius > 2 * _MIN_RADIUS:
-                canvas.text(x, y + 4, str(number), "middle", font_size=10, font_weight="bold")
-            name = point.name if len(point.name) <= _MAX_NAME else f"{point.name[: _MAX_NAME - 1]}…"
-            canvas.text(legend_x, legend_y, f"{number}", "end", font_weight="bold", font_size=12)
-            canvas.text(legend_x + 8, legend_y, name, font_size=12)
-            canvas.text(legend_x + 8, legend_y + 14, facts, font_size=11, fill=MUTED)
-            legend_y += 36
+        title = f"{point.name}: {facts}, {format_time(point.duration_s)} each"
+        if point.dtype:
+            canvas.circle(x, y, radius, _MULTIPLIES.colour, title, fill_opacity=_MULTIPLIES.opacity)
+        else:
+            half = radius * math.sqrt(math.pi) / 2  # a square of the same area
+            canvas.rect(x - half, y - half, 2 * half, 2 * half, title, **_MOVES.fill)
+        if number > MAX_NAMED:
+            continue
+        if radius > 2 * _MIN_RADIUS:
+            canvas.text(x, y + 4, str(number), "middle", font_size=10, font_weight="bold")
+        else:
+            place = _free_place(x + radius + 3, y + 4, numbers)
+            numbers.append(place)
+            canvas.text(*place, str(number), font_size=10, font_weight="bold")
+        name = point.name if len(point.name) <= _MAX_NAME else f"{point.name[: _MAX_NAME - 1]}…"
+        canvas.text(legend_x, legend_y, f"{number}", "end", font_weight="bold", font_size=12)
+        canvas.text(legend_x + 8, legend_y, name, font_size=12)
+        canvas.text(legend_x + 8, legend_y + 14, facts, font_size=11, fill=MUTED)
+        legend_y += 36
+    if len(points) > MAX_NAMED:
+        canvas.text(legend_x + 8, legend_y, f"and {len(points) - MAX_NAMED} without a number", font_size=11, fill=MUTED)
+
+
+def _free_place(x: float, y: float, used: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Returns the first place to the right of a point at which a number covers no other."""
+    while any(abs(x - other_x) < _NUMBER_WIDTH and abs(y - other_y) < _NUMBER_HEIGHT for other_x, other_y in used):
+        x += _NUMBER_WIDTH
+    return x, y
+
+
+def _draw_legend(canvas: Canvas, points: Sequence[RooflinePoint]) -> None:
+    """Names the shapes that are in use, above the plot."""
+    x = float(_LEFT + _LEGEND_START)
+    if any(point.dtype for point in points):
+        canvas.legend(x, _TOP - 10, [("multiply matrices", _MULTIPLIES)])
+        x += _LEGEND_STEP
+    if not all(point.dtype for point in points):
+        canvas.legend(x, _TOP - 10, [("only move bytes, at the left edge", _MOVES)], "box")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretrace.basics.units import format_time
-from foretrace.report.design import COLOURS, FRAME, MUTED
+from foretrace.report.design import COLOURS, FRAME, GREY, MUTED
 from foretrace.report.svg import LEGEND_ROW, Canvas, LogAxis, PlotArea
 
 NEAR = 0.10
@@ -81,7 +81,7 @@ def _draw_diagonals(canvas: Canvas, area: PlotArea) -> None:
         if factor == 1.0:
             canvas.line(*ends, FRAME)
         else:
-            canvas.line(*ends, "#999999", stroke_dasharray="5 4")
+            canvas.line(*ends, GREY, stroke_dasharray="5 4")
 
 
 def _draw_dots(canvas: Canvas, area: PlotArea, points: Sequence[Point]) -> None:

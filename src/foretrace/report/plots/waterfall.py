@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from foretrace.basics.units import format_difference, format_time
-from foretrace.report.design import BLUE, FRAME, GREY, GRID, MUTED, VERMILLION
+from foretrace.report.design import FRAME, GREY, GRID, MUTED, SERIES, change_colour
 from foretrace.report.svg import Canvas, LinearAxis
 
 _LEFT, _TOP, _WIDTH, _ROW, _BAR = 190, 52, 520, 28, 18
@@ -49,7 +49,7 @@ def waterfall_svg(
     _draw_whole(canvas, 0, first, x)
     for number, ((name, seconds), before, after) in enumerate(zip(steps, times, times[1:], strict=False), 1):
         y, left, right = _TOP + number * _ROW, x(min(before, after)), x(max(before, after))
-        colour = VERMILLION if seconds > 0 else BLUE
+        colour = SERIES[change_colour(seconds)].light
         canvas.text(_LEFT - 10, y + 18, name, "end")
         canvas.rect(left, y + 5, max(right - left, 1.0), _BAR, fill=colour)
         canvas.line((x(before), y - 5), (x(before), y + 5), FRAME, stroke_dasharray="2 2")

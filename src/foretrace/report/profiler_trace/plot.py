@@ -18,8 +18,8 @@ from foretrace.readings.answer.answer import Answer
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.intervals import united
 from foretrace.readings.profiler_views.rank import Rank
-from foretrace.report.design import BLUE, COLOURS, GREEN, GRID, ORANGE, PURPLE, SKY, VERMILLION, WINE
-from foretrace.report.svg import Canvas, mix
+from foretrace.report.design import BLUE, COLOURS, GREEN, GREY, GRID, ORANGE, PURPLE, SKY, VERMILLION, WINE, Shade
+from foretrace.report.svg import Canvas
 
 _LEFT, _WIDTH, _RIGHT, _TOP, _LANE = 130, 900, 290, 64, 34
 _BOX = _LANE - 8
@@ -28,48 +28,41 @@ _MIN_PX: Final = 0.15
 _MAX_RANKS: Final = 64
 
 
-def _light(colour: str) -> str:
-    return mix(colour, "#ffffff", 0.45)
-
-
-def _dark(colour: str) -> str:
-    return mix(colour, "#000000", 0.4)
-
-
 _STATES: Final = {
-    "compute": GREEN,
-    "compute + communication": PURPLE,
-    "compute + memory": _light(GREEN),
-    "compute + communication + memory": _light(PURPLE),
-    "communication": VERMILLION,
-    "communication + memory": _light(VERMILLION),
-    "memory": ORANGE,
-    "idle": "#dddddd",
+    "compute": Shade(GREEN),
+    "compute + communication": Shade(PURPLE),
+    "compute + memory": Shade(GREEN, 0.5),
+    "compute + communication + memory": Shade(PURPLE, 0.5),
+    "communication": Shade(BLUE),
+    "communication + memory": Shade(BLUE, 0.5),
+    "memory": Shade(ORANGE),
+    "idle": Shade(GREY, 0.25),
 }
-_BOUNDS: Final = {"compute": "#4a4a4a", "communication": VERMILLION, "host": SKY}
+_BOUNDS: Final = {"compute": Shade(GREEN), "communication": Shade(BLUE), "host": Shade(GREY)}
 _KINDS: Final = {
-    "gemm": GREEN,
-    "attention": PURPLE,
-    "communication": VERMILLION,
-    "copy": ORANGE,
-    "elementwise": BLUE,
-    "norm": SKY,
-    "optimizer": WINE,
-    "embedding": _light(GREEN),
-    "moe expert": _dark(GREEN),
-    "convolution": "#999933",
-    "memset": _light(ORANGE),
-    "loss": _light(WINE),
-    "softmax": _light(PURPLE),
-    "reduction": _light(SKY),
-    "indexing": _dark(ORANGE),
+    "gemm": Shade(GREEN),
+    "attention": Shade(PURPLE),
+    "communication": Shade(BLUE),
+    "copy": Shade(ORANGE),
+    "elementwise": Shade(VERMILLION),
+    "norm": Shade(WINE),
+    "optimizer": Shade(SKY),
+    "embedding": Shade(GREEN, 0.35),
+    "moe expert": Shade(GREEN, 0.65),
+    "convolution": Shade(PURPLE, 0.35),
+    "memset": Shade(ORANGE, 0.65),
+    "loss": Shade(WINE, 0.5),
+    "softmax": Shade(PURPLE, 0.65),
+    "reduction": Shade(VERMILLION, 0.5),
+    "indexing": Shade(ORANGE, 0.35),
 }
-_OTHER: Final = "#999999"
+_OTHER: Final = Shade(GREY)
+_RANGE: Final = Shade(SKY, 0.3)
 
 _Draw = Callable[[Canvas, float], None]
 """Draws a lane on a canvas, with the upper side of its boxes at a y."""
-_Boxes = list[tuple[str, list[tuple[float, float]]]]
-"""Colours, and x and width of the boxes of each."""
+_Boxes = list[tuple[Shade, list[tuple[float, float]]]]
+"""Shades, and x and width of the boxes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +120,8 @@ def _boxes(axis: _TimeAxis, start_s: Floats, end_s: Floats) -> list[tuple[float,
 
 
 def _draw_boxes(boxes: _Boxes, canvas: Canvas, y: float) -> None:
-    for colour, places in boxes:
-        with canvas.group(fill=colour):
+    for shade, places in boxes:
+        with canvas.group(**shade.fill):
             for x, width in places:
                 canvas.rect(x, y, width, _BOX)
 
@@ -176,7 +169,7 @@ def _kinds_in(rank: Rank, axis: _TimeAxis) -> list[str]:
     return [*(kind for kind in kinds if kind in _KINDS), *(["other"] if set(kinds) - set(_KINDS) else [])]
 
 
-def _stream(rank: Rank, number: int, axis: _TimeAxis, colours: dict[str, str]) -> _Boxes:
+def _stream(rank: Rank, number: int, axis: _TimeAxis, colours: dict[str, Shade]) -> _Boxes:
     """Returns the work of a stream, each kind in its colour."""
     work, names = rank.ran, tuple(WorkKind)
     kinds = rank.kinds[work.name]
@@ -209,10 +202,10 @@ def _draw_ranges(rank: Rank, axis: _TimeAxis, ranges: Longs, canvas: Canvas, y: 
     events = rank.trace.events
     left, right = axis.x(events.start_s[ranges]).tolist(), axis.x(events.end_s[ranges]).tolist()
     for low, high, name in zip(left, right, rank.trace.names(ranges), strict=True):
-        canvas.rect(low, y, high - low, _BOX, name, fill="#cfe0ee", stroke="#7aa7c7", stroke_width=0.6)
+        canvas.rect(low, y, high - low, _BOX, name, **_RANGE.fill, stroke=BLUE, stroke_width=0.6)
         room = int((high - low - 8) / 6.5)
         if room >= 3:
-            canvas.text(low + 4, y + 17, name if len(name) <= room else f"{name[: room - 1]}…", fill="black")
+            canvas.text(low + 4, y + 17, name if len(name) <= room else f"{name[: room - 1]}…")
 
 
 def _bound_of(part: str, answer: Answer) -> str:
@@ -226,9 +219,9 @@ def _path(answer: Answer, axis: _TimeAxis) -> _Boxes:
     path, origin_s = answer.critical_path, answer.timeline.origin_s
     bounds = {part: _bound_of(part, answer) for part in path.parts_s}
     boxes: _Boxes = []
-    for bound, colour in _BOUNDS.items():
+    for bound, shade in _BOUNDS.items():
         mine = np.array([bounds.get(part) == bound for part in path.part], dtype=bool)
-        boxes.append((colour, _boxes(axis, path.start_s[mine] + origin_s, path.end_s[mine] + origin_s)))
+        boxes.append((shade, _boxes(axis, path.start_s[mine] + origin_s, path.end_s[mine] + origin_s)))
     return boxes
 
 
@@ -242,19 +235,17 @@ def _ranks(trace: ProfilerTrace) -> str:
     for number, occupancy in enumerate(shown):
         y, x = _TOP + number * height, float(_LEFT)
         canvas.text(_LEFT - 8, y + height / 2 + 4, f"rank {occupancy.rank}", "end")
-        for state, colour in _STATES.items():
+        for state, shade in _STATES.items():
             seconds = occupancy.states_s[state]
             width = _WIDTH * seconds / occupancy.span_s if occupancy.span_s > 0 else 0.0
             if width > 0:
-                canvas.rect(x, y + 2, width, height - 4, f"{state}: {format_time(seconds)}", fill=colour)
+                canvas.rect(x, y + 2, width, height - 4, f"{state}: {format_time(seconds)}", **shade.fill)
             x += width
     bottom = _TOP + len(shown) * height
     for share in np.linspace(0.0, 1.0, 6).tolist():
         canvas.text(_LEFT + share * _WIDTH, bottom + 18, f"{share:.0%}", "middle")
     used = [
-        (state, colour)
-        for state, colour in _STATES.items()
-        if any(occupancy.states_s[state] > 0 for occupancy in shown)
+        (state, shade) for state, shade in _STATES.items() if any(occupancy.states_s[state] > 0 for occupancy in shown)
     ]
     return _finish(canvas, bottom, canvas.legend(_LEGEND_X, _TOP + 12, used, "box"))
 

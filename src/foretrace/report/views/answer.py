@@ -41,7 +41,7 @@ from foretrace.report.answer_words import (
     sharing_text,
     sorted_diagnostics,
 )
-from foretrace.report.design import part_colour
+from foretrace.report.design import SHORTER, part_colour
 from foretrace.report.page.blocks import (
     Bar,
     Bars,
@@ -162,7 +162,7 @@ def _gains(answer: Answer) -> Iterator[Section]:
                 remedy.option,
                 remedy_gain_s(remedy),
                 f"{MINUS}{format_time(remedy_gain_s(remedy))}",
-                "green",
+                SHORTER,
                 effect_text(remedy),
                 options=remedy.option,
             )
@@ -247,17 +247,12 @@ def _path(answer: Answer) -> Iterator[Section]:
         return
     total = path.length_s or 1.0
     bars = [
-        Bar(name, seconds, format_time(seconds), _path_colour(name), share=format_percent(seconds / total))
+        Bar(name, seconds, format_time(seconds), part_colour(name), share=format_percent(seconds / total))
         for name, seconds in path.parts_s.items()
     ]
     table = _path_table(answer)
     words = f"{BOUND_BY[path.bound]}; {format_count(len(path.node))} ops make the step as long as it is"
     yield Section("path", "Critical path", (Bars(bars), table), words, wide=False)
-
-
-def _path_colour(part: str) -> str:
-    phases = ("compute", "forward", "backward", "backward_input", "backward_weight")
-    return "green" if part in phases else part_colour(part)
 
 
 def _path_table(answer: Answer) -> Table:
@@ -294,7 +289,8 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     """Yields the kernels under the roofline of the GPU, where their sizes are known."""
     if answer.cluster is None:
         return
-    points, gpu = roofline(answer.timeline)[:MAX_KERNELS], answer.cluster.gpu
+    every, gpu = roofline(answer.timeline), answer.cluster.gpu
+    points = every[:MAX_KERNELS]
     if not points:
         return
     rows: list[Row] = [
@@ -313,7 +309,12 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     svg = roofline_svg(points, gpu, f"Kernels of a step on {gpu.title}")
     alt = f"{len(points)} kinds of ops by FLOPs per byte and rate, under the roofline of {gpu.title}"
     remark = f"ops of {gpu.title}; a larger dot takes more of the step; frequency and launches are part of the gap"
-    blocks = (Picture(svg, alt), Table(head, rows, right=(1, 2, 3, 4, 5), summary="the numbers"))
+    caption = ""
+    if len(every) > len(points):
+        share = format_percent(sum(point.seconds for point in points) / sum(point.seconds for point in every))
+        caption = f"{len(points)} of {format_count(len(every))} kinds of ops, with {share} of the time of all of them"
+        remark += f"; {caption}"
+    blocks = (Picture(svg, alt), Table(head, rows, caption, right=(1, 2, 3, 4, 5), summary="the numbers"))
     yield Section("roofline", "Kernels under the roofline", blocks, remark)
 
 

@@ -14,6 +14,7 @@ from foretrace.basics.units import (
     format_time,
 )
 from foretrace.report.answer_words import sorted_diagnostics
+from foretrace.report.design import change_colour
 from foretrace.report.page.blocks import (
     Bar,
     Bars,
@@ -122,7 +123,7 @@ def _why(search: PlanSearch) -> Iterator[Section]:
     name = plan_text(runner_up.plan, varying_fields([best.plan, runner_up.plan]))
     parts = sorted(why.parts_s.items(), key=lambda part: (-abs(part[1]), part[0]))
     bars = [
-        Bar(part, size, f"{'+' if size > 0 else MINUS}{format_time(abs(size))}", "vermillion" if size > 0 else "blue")
+        Bar(part, size, f"{'+' if size > 0 else MINUS}{format_time(abs(size))}", change_colour(size))
         for part, size in parts
         if abs(size) > MIN_PART * best.step_time_s
     ]

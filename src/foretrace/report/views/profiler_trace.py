@@ -11,6 +11,7 @@ from foretrace.basics.units import format_count, format_difference, format_perce
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.diff import TraceDiff
 from foretrace.readings.profiler_views.summary import TraceSummary
+from foretrace.report.design import change_colour
 from foretrace.report.page.blocks import Bar, Bars, Block, Fold, KeyFigure, KeyFigures, Picture, Section, Text, View
 from foretrace.report.profiler_trace.kernel_names import short_kernel
 from foretrace.report.profiler_trace.plot import has_drawing, profiler_trace_svg
@@ -194,7 +195,7 @@ def trace_diff_view(difference: TraceDiff) -> View:
             short_kernel(change.name, 56),
             change.change_s,
             format_difference(change.after_s, change.before_s),
-            "vermillion" if change.change_s > 0 else "green",
+            change_colour(change.change_s),
             change.what,
         )
         for change in changes
