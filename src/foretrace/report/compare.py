@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -205,7 +206,12 @@ def _versus(comparison: Comparison, pair: Pair) -> list[Span]:
     times = zip(_labels(comparison), _both(comparison, pair), strict=True)
     first, second = (f"{label} {time}" for label, time in times)
     change = "" if comparison.with_measured else f"{signed_difference(comparison, pair)}, "
-    return [(f"{first}, {second}: {change}", ""), (signed_percent(pair.error) or "a share of nothing", "bold")]
+    return [(f"{first}, {second}: {change}", ""), (relative_text(pair), "bold")]
+
+
+def relative_text(pair: Pair) -> str:
+    """Returns a difference as a share of the base, in words where the base takes no time."""
+    return signed_percent(pair.error) or "a share of nothing"
 
 
 def _differences(comparison: Comparison) -> list[list[Span]]:
@@ -310,7 +316,10 @@ def _causes(comparison: Comparison) -> list[list[Span]]:
     if not rows:
         return []
     shown = rows[:MAX_CAUSES] if len(rows) > MAX_CAUSES + 1 else rows
-    cells = [(row.cause.part, _cause(row, shown), *_cells(comparison, row.seconds)[:-1]) for row in shown]
+    names = map(_cut, cause_names(shown))
+    cells = [
+        (row.cause.part, name, *_cells(comparison, row.seconds)[:-1]) for row, name in zip(shown, names, strict=True)
+    ]
     others = [row.seconds for row in comparison.causes if row not in shown]
     rest = Pair(sum(pair.subject_s for pair in others), sum(pair.base_s for pair in others))
     count = len(comparison.causes) - len(shown)
@@ -322,13 +331,17 @@ def _causes(comparison: Comparison) -> list[list[Span]]:
     return [[], *table(heads, cells, note, text_columns=2)]
 
 
-def _cause(row: CauseRow, shown: Sequence[CauseRow]) -> str:
-    """Returns the name of ops, with what they do where others share it; without a name, all that do the same."""
-    cause = row.cause
-    if not cause.name:
-        return _cut(f"other {cause.kind}" if cause.kind else "")
-    shared = sum((each.cause.part, each.cause.name) == (cause.part, cause.name) for each in shown) > 1
-    return _cut(f"{cause.name}, {cause.kind}" if shared else cause.name)
+def cause_names(rows: Sequence[CauseRow]) -> list[str]:
+    """Returns the names of ops, with what they do where others share it; without a name, all that do the same."""
+    uses = Counter((row.cause.part, row.cause.name) for row in rows)
+    names = []
+    for row in rows:
+        cause = row.cause
+        if not cause.name:
+            names.append(f"other {cause.kind}" if cause.kind else "")
+        else:
+            names.append(f"{cause.name}, {cause.kind}" if uses[cause.part, cause.name] > 1 else cause.name)
+    return names
 
 
 def _kinds(comparison: Comparison) -> list[list[Span]]:

@@ -81,7 +81,7 @@ TONES: Final = {
     "axis-tp": SERIES["blue"],
     "axis-cp": Colour("#3c8fa3", "#3f93a5", "blue"),
     "axis-edp": Colour("#9c93d6", "#b9b2f5", "blue"),
-    "axis-pp": Colour("#b5d6ea", "#34566f", "blue"),
+    "axis-pp": Colour("#b5d6ea", "#3d6582", "blue"),
     "axis-etp": Colour("#7d5fc6", "#9a7cf0", "blue"),
     "axis-embd": Colour("#8796a5", "#8796a5", "blue"),
 }

@@ -7,13 +7,15 @@ from typing import Final
 
 from foretrace.basics.units import format_bytes, format_percent, format_time
 from foretrace.readings.compare import ComparedPart, Comparison, Pair
-from foretrace.report.answer_words import place_text, sorted_diagnostics
+from foretrace.report.answer_words import place_text
 from foretrace.report.compare import (
+    cause_names,
     difference_value,
     different_work,
     range_text,
     ranks_text,
     rate_text,
+    relative_text,
     share_of_base,
     signed_difference,
     signed_percent,
@@ -24,7 +26,6 @@ from foretrace.report.page.blocks import (
     Gantt,
     KeyFigure,
     KeyFigures,
-    Notes,
     Picture,
     Row,
     Section,
@@ -35,9 +36,8 @@ from foretrace.report.page.blocks import (
 )
 from foretrace.report.page.gantt_chart import gantt_chart
 from foretrace.report.plots.waterfall import waterfall_svg
+from foretrace.report.views.text_table import MAX_ROWS, change_tone, left_out_text, notes_section
 
-MAX_ROWS: Final = 400
-"""Rows of a table of causes, ranks or groups; --json has all."""
 _ROUNDING: Final = 1e-6
 """The share of the step below which a part is not a step of the waterfall."""
 
@@ -52,9 +52,7 @@ def comparison_view(comparison: Comparison) -> View:
         *_pipelines(comparison),
         *_details(comparison),
     ]
-    if comparison.diagnostics:
-        notes = Notes(sorted_diagnostics(comparison.diagnostics))
-        sections.append(Section("notes", "Assumptions and warnings", (notes,)))
+    sections += notes_section(comparison.diagnostics)
     first, second = comparison.sides
     title = f"{first.label}: {first.answer.title or 'a job'} · {second.label}: {second.answer.title or 'a job'}"
     return View(title, "comparison", sections, place_text(comparison.base))
@@ -64,11 +62,9 @@ def _step(comparison: Comparison) -> Section:
     pair = comparison.step
     times = comparison.in_columns(format_time(pair.subject_s), format_time(pair.base_s))
     difference = signed_difference(comparison, pair)
-    tone: Tone = ""
-    if not comparison.with_measured:
-        tone = "bad" if pair.difference_s > 0 else "good" if pair.difference_s < 0 else ""
+    tone: Tone = "" if comparison.with_measured else change_tone(difference)
     what = "Error" if comparison.with_measured else "Difference"
-    figures = [KeyFigure(what, signed_percent(pair.error) or "0 %", difference, tone)]
+    figures = [KeyFigure(what, relative_text(pair), difference, tone)]
     figures += [
         KeyFigure(side.label.capitalize(), time, place_text(side.answer))
         for side, time in zip(comparison.sides, times, strict=True)
@@ -76,7 +72,7 @@ def _step(comparison: Comparison) -> Section:
     if comparison.until_optimizer is not None:
         until = comparison.until_optimizer
         remark = signed_difference(comparison, until)
-        figures.append(KeyFigure("Up to the optimizer", signed_percent(until.error) or "0 %", remark))
+        figures.append(KeyFigure("Up to the optimizer", relative_text(until), remark))
     blocks: list[Block] = [KeyFigures(figures)]
     band, contains = comparison.subject.step_time_band_s, comparison.band_contains_base
     if comparison.with_measured and band is not None and contains is not None:
@@ -164,17 +160,14 @@ def _figures(comparison: Comparison) -> Table:
 def _causes(comparison: Comparison) -> Iterator[Section]:
     if not comparison.causes:
         return
+    shown = comparison.causes[:MAX_ROWS]
     rows: list[Row] = [
-        [row.cause.name or f"other {row.cause.kind}", row.cause.part, *_pair_cells(comparison, row.seconds)]
-        for row in comparison.causes[:MAX_ROWS]
+        [row.cause.part, name, *_pair_cells(comparison, row.seconds)]
+        for row, name in zip(shown, cause_names(shown), strict=True)
     ]
-    caption = _left_out(len(comparison.causes))
-    table = Table(("ops", "part", *_heads(comparison)), rows, caption, right=range(2, 6))
+    caption = left_out_text(len(comparison.causes) - len(shown))
+    table = Table(("part", "op that differs", *_heads(comparison)), rows, caption, right=range(2, 6))
     yield Section("causes", "Which ops differ", (table,), "time that ops take, or that ranks wait for them")
-
-
-def _left_out(count: int) -> str:
-    return f"the largest {MAX_ROWS} of {count:,}; all are in --json" if count > MAX_ROWS else ""
 
 
 def _pipelines(comparison: Comparison) -> Iterator[Section]:
@@ -234,7 +227,7 @@ def _ranks(comparison: Comparison) -> Table:
     first, second = comparison.sides
     names = ("compute", "held up", "end")
     head = ("ranks", *(word for name in names for word in (f"{name}, {first.label}", second.label)))
-    return Table(head, rows, _left_out(len(comparison.ranks)), right=range(1, 7), summary="by rank")
+    return Table(head, rows, left_out_text(len(comparison.ranks) - len(rows)), right=range(1, 7), summary="by rank")
 
 
 def _groups(comparison: Comparison) -> Table:
@@ -249,4 +242,4 @@ def _groups(comparison: Comparison) -> Table:
         rows.append([f"{group.axis} {ranks_text(group.groups[0])}{others}", *sides])
     first, second = comparison.sides
     head = ("groups", f"running, {first.label}", second.label, f"waiting, {first.label}", second.label)
-    return Table(head, rows, _left_out(len(comparison.groups)), right=range(1, 5), summary="by group")
+    return Table(head, rows, left_out_text(len(comparison.groups) - len(rows)), right=range(1, 5), summary="by group")

@@ -14,7 +14,7 @@ from foretrace.report.page.blocks import FactList, KeyFigure, KeyFigures, Sectio
 from foretrace.report.views.text_table import notes_section, page_table
 
 _TEXTS: Final = ("note", "source")
-"""FactList of an item that are sentences."""
+"""Names of facts whose values are sentences."""
 
 
 def inventory_view(inventory: Inventory) -> View:

@@ -13,7 +13,6 @@ from foretrace.basics.units import (
     format_percent,
     format_time,
 )
-from foretrace.report.answer_words import sorted_diagnostics
 from foretrace.report.design import change_colour
 from foretrace.report.page.blocks import (
     Bar,
@@ -24,7 +23,6 @@ from foretrace.report.page.blocks import (
     Fold,
     KeyFigure,
     KeyFigures,
-    Notes,
     Picture,
     Row,
     Section,
@@ -35,14 +33,14 @@ from foretrace.report.page.blocks import (
 from foretrace.report.plan import MIN_PART, goal_text, proof_text, reason_words, robust_text, spare_text
 from foretrace.report.plan_words import common_words, plan_text, plan_words, varying_fields
 from foretrace.report.plots.plan_front import plan_front_svg
+from foretrace.report.views.text_table import notes_section
 from foretrace.search.planner.result import PlanSearch, RankedPlan
 
 
 def plan_search_view(search: PlanSearch) -> View:
     """Makes the view of a search."""
     sections = [_best(search), *_plans(search), *_why(search), *_rejected(search), *_launch(search)]
-    if search.diagnostics:
-        sections.append(Section("notes", "Assumptions and warnings", (Notes(sorted_diagnostics(search.diagnostics)),)))
+    sections += notes_section(search.diagnostics)
     job = f"{search.model} on {format_count(search.gpus)} GPUs of {search.cluster}"
     batch = f"{format_count(search.gbs)} sequences of {format_count(search.seq_len)} tokens"
     return View(f"Plans of {job}", "plan search", sections, batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import format_count, format_number, format_percent, format_time
+from foretrace.basics.units import format_number, format_percent, format_time
 from foretrace.report.page.blocks import (
     Bar,
     Bars,
@@ -31,7 +31,7 @@ from foretrace.report.sweep import (
     sweep_columns,
     sweep_svg,
 )
-from foretrace.report.views.text_table import MAX_ROWS, notes_section, size_of
+from foretrace.report.views.text_table import MAX_ROWS, left_out_text, notes_section, size_of
 from foretrace.search.sweep import Outcome, Sweep
 
 
@@ -126,5 +126,5 @@ def _names(outcome: Outcome) -> list[str | Cell]:
 
 def _caption(words: str, count: int) -> str:
     """Returns the words above a table, and how many of its rows are left out."""
-    more = f"{format_count(count - MAX_ROWS)} more in --json" if count > MAX_ROWS else ""
+    more = left_out_text(count - MAX_ROWS)
     return "; ".join(text for text in (words, more) if text)

@@ -19,7 +19,7 @@ MAX_NOTES: Final = 12
 """Notes that a page shows before the others are folded away."""
 
 _INDENT: Final = 2
-"""How many times as many spaces stand in front of a nested name as on a screen, whose letters are wider."""
+"""Spaces on a page for each space that indents a name on a screen."""
 
 _NUMBER: Final = re.compile(rf"(?:(?P<sign>[-+{MINUS}±–]) ?)?(?P<digits>[0-9][0-9,]*(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)")
 _UNIT: Final = re.compile(r" ?(?P<unit>[A-Za-zµ%×/]+)")
@@ -39,7 +39,7 @@ _SCALES: Final = {
         for unit in ("B/s", "FLOP/s", "b/s")
     },
 }
-"""What a unit is worth, so that columns sort by size: 2 ms before 1 s."""
+"""The size of each unit, so that columns sort by size: 2 ms before 1 s."""
 
 
 def page_table(table: TextTable, *, shown: int = 12, summary: str = "") -> Table:
@@ -52,13 +52,18 @@ def page_table(table: TextTable, *, shown: int = 12, summary: str = "") -> Table
     """
     rows = table.rows[:MAX_ROWS]
     left_out = table.hidden + len(table.rows) - len(rows)
-    more = f"{format_count(left_out)} more rows in --json" if left_out else ""
+    more = left_out_text(left_out)
     numbers = [column for column in range(len(table.heads)) if _holds_numbers(table, column)]
     cells: list[Row] = [
         [_cell(text, column in numbers, column == 0) for column, text in enumerate(row)] for row in rows
     ]
     caption = "; ".join(text for text in (table.note, more) if text)
     return without_empty(Table(table.heads, cells, caption, right=numbers, shown=shown, summary=summary))
+
+
+def left_out_text(count: int) -> str:
+    """Returns how many rows of a table only --json has; empty where it has no more."""
+    return f"{format_count(count)} more in --json" if count > 0 else ""
 
 
 def _cell(text: str, is_number: bool, is_name: bool) -> str | Cell:

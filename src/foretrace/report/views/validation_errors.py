@@ -12,7 +12,6 @@ from foretrace.report.page.blocks import (
     Cell,
     KeyFigure,
     KeyFigures,
-    Notes,
     Picture,
     Row,
     Section,
@@ -30,7 +29,7 @@ from foretrace.report.validate import (
     validation_svg,
     why_skipped,
 )
-from foretrace.report.views.text_table import MAX_ROWS, page_table, without_empty
+from foretrace.report.views.text_table import MAX_ROWS, left_out_text, notes_section, page_table, without_empty
 from foretrace.validate.calibrated import CalibratedValidation
 from foretrace.validate.results import RowResult, Validation, group_of
 
@@ -111,8 +110,7 @@ def _rows(validation: Validation) -> Table:
     head = ("row", "family", "GPU", "measured", "predicted", "band", "error", "memory", "depends on")
     timed = list(validation.worst)
     rows = [*timed, *(row for row in validation.rows if row.step is None)]
-    left_out = len(rows) - MAX_ROWS
-    caption = f"{left_out} more rows in --json" if left_out > 0 else ""
+    caption = left_out_text(len(rows) - MAX_ROWS)
     table = Table(head, [_row(row) for row in rows[:MAX_ROWS]], caption, right=(3, 4, 5, 6, 7), shown=20)
     return without_empty(table)
 
@@ -142,11 +140,10 @@ def _parts(validation: Validation) -> Iterator[Section]:
 
 
 def _notes(validation: Validation) -> Iterator[Section]:
-    """Yields what was assumed of all rows, which of them should not fit, and which were left out."""
+    """Returns the section of what was assumed of all rows, which should not fit, and which were left out."""
     notes = [Diagnostic("note", "assumed", text) for text in validation.notes]
     misfits = misfits_text(validation)
     if misfits:
         notes.insert(0, Diagnostic("warning", "out-of-memory", misfits))
     notes += [Diagnostic("warning", "rows-skipped", f"skipped {reason}") for reason in why_skipped(validation)]
-    if notes:
-        yield Section("notes", "Assumptions and warnings", (Notes(notes),))
+    return notes_section(notes)
