@@ -17,6 +17,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.program.columns import Kind, Phase, label
+from foretrace.program.graph import Graph
 from foretrace.readings.chain import Chain
 
 Bound = Literal["compute", "communication", "host", "mixed"]
@@ -130,3 +131,82 @@ def _bound(chain: Chain, nodes: Longs, lengths: Floats) -> Bound:
     }
     half_s = float(lengths.sum()) / 2
     return next((bound for bound, mine in bounds.items() if float(lengths[mine].sum()) > half_s), "mixed")
+
+
+_PASSES: Final = {Phase.BACKWARD_INPUT: Phase.BACKWARD, Phase.BACKWARD_WEIGHT: Phase.BACKWARD}
+"""The pass that a phase belongs to, where it is not itself one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathStretch:
+    """Ops of the path that follow each other on one rank, in one pass of one microbatch.
+
+    Attributes:
+        start_s: When the first of them starts.
+        rank: The rank, which stands for identical ones.
+        microbatch: The microbatch; -1 where they have none.
+        phase: The pass: `forward`, `backward`, `optimizer`, …; `none` where no op has a phase.
+        parts_s: Seconds of a step by part, the largest first.
+        ops: How many ops these are.
+        longest: The name of the longest op.
+    """
+
+    start_s: float
+    rank: int
+    microbatch: int
+    phase: str
+    parts_s: dict[str, float]
+    ops: int
+    longest: str
+
+    @property
+    def seconds(self) -> float:
+        """The time that the stretch takes of a step."""
+        return sum(self.parts_s.values())
+
+
+def path_stretches(path: CriticalPath, graph: Graph) -> list[PathStretch]:
+    """Divides a path into stretches, in order of time. Their seconds sum to the length of the path.
+
+    A transfer counts as a part of the pass that it belongs to, that of the next op of its rank and microbatch.
+    """
+    if not len(path.node):
+        return []
+    op = graph.op[path.node]
+    owner, microbatch = graph.rank_class[path.node].astype(np.int64), graph.ops.microbatch[op].astype(np.int64)
+    phase = graph.ops.ints("phase")[op].astype(np.int64)
+    for part, whole in _PASSES.items():
+        phase[phase == part] = whole
+    moved = (np.diff(owner) != 0) | (np.diff(microbatch) != 0)
+    phase = _filled(_filled(phase[::-1], moved[::-1])[::-1], moved)
+    begins = np.flatnonzero(np.concatenate([[True], moved | (np.diff(phase) != 0)]))
+    ends = np.append(begins[1:], len(op))
+    length = path.end_s - path.start_s
+    length *= path.length_s / (float(length.sum()) or 1.0)
+    names, strings = graph.ops.ints("name")[op], graph.program.strings
+    stretches = []
+    for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
+        seconds: dict[str, float] = {}
+        for name, size in zip(path.part[first:last], length[first:last].tolist(), strict=True):
+            seconds[name] = seconds.get(name, 0.0) + size
+        stretches.append(
+            PathStretch(
+                start_s=float(path.start_s[first]),
+                rank=int(graph.classes.representative[owner[first]]),
+                microbatch=int(microbatch[first]),
+                phase=label(Phase(int(phase[first]))),
+                parts_s=dict(sorted(seconds.items(), key=lambda entry: -entry[1])),
+                ops=last - first,
+                longest=strings[int(names[first + int(np.argmax(length[first:last]))])],
+            )
+        )
+    return stretches
+
+
+def _filled(phase: Longs, moved: Mask) -> Longs:
+    """Returns phases in which `none` is that of the op before, unless that one is of another rank or microbatch."""
+    number = np.arange(len(phase))
+    run = np.concatenate([[0], np.cumsum(moved)])
+    known = np.maximum.accumulate(np.where(phase != Phase.NONE, number, -1))
+    inherits = (phase == Phase.NONE) & (known >= 0) & (run[known] == run)
+    return np.where(inherits, phase[known], phase)

@@ -239,7 +239,7 @@ def _simulation(answer: Answer) -> SimulationRecord:
         kernel_limits_s=answer.kernel_limits_s,
         domains=answer.domains,
         overlap_cost_s=answer.overlap_cost_s,
-        rank_classes=_rank_classes(answer),
+        rank_classes=rank_classes(answer),
         provenance=tuple(
             ProvenanceRecord(part.source, part.share, (part.low, part.high)) for part in answer.provenance
         ),
@@ -267,7 +267,8 @@ def _model(answer: Answer) -> ModelRecord:
     )
 
 
-def _rank_classes(answer: Answer) -> tuple[RankClassRecord, ...]:
+def rank_classes(answer: Answer) -> tuple[RankClassRecord, ...]:
+    """Returns the groups of ranks that behave identically, each with the parts of its step."""
     graph, parts = answer.timeline.graph, answer.breakdown
     program, classes = graph.program, graph.classes
     rounding = 1e-12 * answer.step_time_s
