@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foretrace.basics.codes import RECORDED_TIMES
 from foretrace.basics.errors import Diagnostic
@@ -16,6 +16,7 @@ from foretrace.basics.units import (
     format_percent,
     format_time,
 )
+from foretrace.inputs.inventory import mesh_text
 from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.critical_path import Bound
 
@@ -53,12 +54,17 @@ ROUNDING = 1e-9
 
 def utilisation_text(model: ModelFigures, step_s: float) -> str:
     """Returns how fast the model is computed, and what share of the peak that is."""
+    used = f"MFU {format_percent(model.mfu(step_s))} {peak_text(model, step_s)}"
+    return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
+
+
+def peak_text(model: ModelFigures, step_s: float) -> str:
+    """Returns which peak a utilisation is a share of, its share of bf16's peak, and that with recomputation."""
     peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
     of_bf16 = model.mfu_bf16(step_s)
     if of_bf16 is not None and model.bf16_peak_flops is not None:
         peak += f", {format_percent(of_bf16)} of bf16's {format_flops(model.bf16_peak_flops)}"
-    used = f"MFU {format_percent(model.mfu(step_s))} {peak}, HFU {format_percent(model.hfu(step_s))}"
-    return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
+    return f"{peak}, HFU {format_percent(model.hfu(step_s))}"
 
 
 def band_text(step: float, low: float, high: float) -> str:
@@ -88,11 +94,17 @@ def gain_text(seconds: float, rounding: float) -> str:
 
 
 def factor_band_text(low: float, high: float) -> str:
-    """Returns the band of a source, as how far it may be off."""
+    """Returns the band of a source, as how far it may be off; empty where it has none."""
     if low == high == 1.0:
         return ""
     below = f"{(1 - low) * 100:.0f}"
-    return f" ({MINUS * (below != '0')}{below} to +{(high - 1) * 100:.0f} %)"
+    return f"{MINUS * (below != '0')}{below} to +{(high - 1) * 100:.0f} %"
+
+
+def with_band(name: str, low: float, high: float) -> str:
+    """Returns the name of a source or of a reason, with its band in brackets."""
+    band = factor_band_text(low, high)
+    return f"{name} ({band})" if band else name
 
 
 def _urgency(diagnostic: Diagnostic) -> tuple[bool, int, bool]:
@@ -108,8 +120,7 @@ def place_text(answer: Answer) -> str:
     what = "rank" if answer.cluster is None else "GPU"
     plural = "" if answer.world_size == 1 else "s"
     cluster = f" of {answer.cluster.name}" if answer.cluster else ""
-    axes = answer.mesh.replace(",", " · ").replace("=", " ")
-    return f"{format_count(answer.world_size)} {what}{plural}{cluster} · {axes}"
+    return f"{format_count(answer.world_size)} {what}{plural}{cluster} · {mesh_text(answer.mesh)}"
 
 
 def job_text(answer: Answer) -> str:
@@ -160,7 +171,7 @@ def source_texts(answer: Answer) -> list[str]:
     """Returns the sources of prices with their shares and bands."""
     several = len(answer.provenance) > 1
     return [
-        part.source + (f" {format_percent(part.share)}" if several else "") + factor_band_text(part.low, part.high)
+        with_band(part.source + (f" {format_percent(part.share)}" if several else ""), part.low, part.high)
         for part in answer.provenance
     ]
 
@@ -188,3 +199,24 @@ def sharing_text(step_s: float, use: NetworkUse) -> str:
     if abs(step_s - use.analytic_step_time_s) <= ROUNDING * step_s:
         return f"no longer than with each communication alone, {alone}"
     return f"{format_difference(step_s, use.analytic_step_time_s)} on {alone} with each communication alone"
+
+
+def signed_percent(share: float | None) -> str:
+    """Returns a share in percent, with its sign; empty for None."""
+    if share is None:
+        return ""
+    text = format_percent(share)
+    return f"+{text}" if share > 0 and text != format_percent(0.0) else text
+
+
+def value_text(value: Any) -> str:
+    """Returns the value of a field of a plan or of a machine."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value)) or "-"
+    if isinstance(value, int):
+        return format_count(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from foretrace.basics.plain import to_plain
 from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
 from foretrace.export.perfetto import NamedTimeline, PerfettoSummary, write_timelines
+from foretrace.inputs.inventory import mesh_text
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import (
     MEASURED,
@@ -24,6 +25,7 @@ from foretrace.readings.compare import (
     RankRow,
     StageRow,
 )
+from foretrace.report.answer_words import signed_percent, value_text
 from foretrace.report.json import read_record, to_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
@@ -171,8 +173,7 @@ def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> No
 
 def _headline(comparison: Comparison) -> list[list[Span]]:
     base, measured = comparison.base, comparison.with_measured
-    axes = base.mesh.replace(",", " · ").replace("=", " ")
-    job = f"     {format_count(base.world_size)} ranks · {axes}" if measured else ""
+    job = f"     {format_count(base.world_size)} ranks · {mesh_text(base.mesh)}" if measured else ""
     lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison, comparison.step), (job, "")]]
     different = different_work(comparison)
     if different:
@@ -232,15 +233,7 @@ def _differences(comparison: Comparison) -> list[list[Span]]:
 
 def difference_value(value: Any) -> str:
     """Returns one side of a difference as a table has it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple | list):
-        return _cut(",".join(map(str, value)))
-    if isinstance(value, int):
-        return format_count(value)
-    return _cut(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return _cut(value_text(value))
 
 
 def _cut(text: str) -> str:
@@ -424,14 +417,6 @@ def _worst(
 
 def _size(pair: Pair | None) -> float:
     return 0.0 if pair is None else abs(pair.difference_s)
-
-
-def signed_percent(share: float | None) -> str:
-    """Returns a share in percent, with its sign; empty for None."""
-    if share is None:
-        return ""
-    text = format_percent(share)
-    return f"+{text}" if share > 0 and text != format_percent(0.0) else text
 
 
 def range_text(least_s: float, most_s: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from foretrace.basics.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
+from foretrace.inputs.inventory import mesh_text
 from foretrace.readings.account import PerMicrobatch
 from foretrace.readings.explain import Explanation
 from foretrace.readings.explain.communication import CallKind, WorstCall
@@ -16,6 +17,7 @@ from foretrace.readings.explain.pipeline import Stage
 from foretrace.readings.explain.rows import OpPlace
 from foretrace.readings.explain.stragglers import RankLateness
 from foretrace.readings.explain.variation import Variation
+from foretrace.report.answer_words import signed_percent
 from foretrace.report.json import to_json
 from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
@@ -83,10 +85,10 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     """Prints one screen: the step and what made it long first, then the figures behind it."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(explanation)]
-    lines += _advice(explanation) + _remedies(explanation)
-    lines += _lines_of(calls_table(explanation.calls).first(MAX_CALLS))
+    lines += _advice(explanation) + remedies_table(explanation).spaced_lines()
+    lines += calls_table(explanation.calls).first(MAX_CALLS).spaced_lines()
     lines += [[(f"  {text}", "")] for text in longest_waits(explanation.worst_calls)]
-    lines += _lines_of(_slowest_stages(explanation)) + _lines_of(_latest_ranks(explanation))
+    lines += _slowest_stages(explanation).spaced_lines() + _latest_ranks(explanation).spaced_lines()
     lines += [[], *([(f"  {word:<8} {text}", "")] for word, text in fact_texts(explanation))]
     lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), MAX_NOTES)
     lines.append(
@@ -119,9 +121,9 @@ def kind_text(explanation: Explanation) -> str:
 def job_text(explanation: Explanation) -> str:
     """Returns how many ranks a run has, its axes and its microbatches."""
     answer, count = explanation.answer, explanation.pipeline.microbatches
-    axes = answer.mesh.replace(",", " · ").replace("=", " ")
     many = f" · {count} microbatch{'' if count == 1 else 'es'}" if count else ""
-    return f"{format_count(answer.world_size)} rank{'' if answer.world_size == 1 else 's'} · {axes}{many}"
+    ranks = f"{format_count(answer.world_size)} rank{'' if answer.world_size == 1 else 's'}"
+    return f"{ranks} · {mesh_text(answer.mesh)}{many}"
 
 
 def replay_text(explanation: Explanation) -> str:
@@ -129,7 +131,7 @@ def replay_text(explanation: Explanation) -> str:
     error = explanation.replay_error
     if explanation.replay_step_s is None or error is None:
         return ""
-    return f"run again from its ops {format_time(explanation.replay_step_s)}, {_signed(error)}"
+    return f"run again from its ops {format_time(explanation.replay_step_s)}, {signed_percent(error)}"
 
 
 def _wrapped(word: str, items: Sequence[str], width: int = 112) -> list[list[Span]]:
@@ -146,27 +148,20 @@ def _wrapped(word: str, items: Sequence[str], width: int = 112) -> list[list[Spa
 def _advice(explanation: Explanation) -> list[list[Span]]:
     if not explanation.advice:
         return []
-    lines: list[list[Span]] = [[], [("  what made it so long", "bold"), (" (means over ranks; they may overlap)", "")]]
+    lines: list[list[Span]] = [[], [("  causes", "bold"), (" (means over ranks; they may overlap)", "")]]
     for number, remark in enumerate(explanation.advice, 1):
         lines.append([(f"  {number}. {remark.text}", "")])
     return lines
 
 
-def _remedies(explanation: Explanation) -> list[list[Span]]:
-    return _lines_of(remedies_table(explanation))
-
-
 def remedies_table(explanation: Explanation) -> TextTable:
     """Returns the changes that were tried, each with its step."""
-    rows = [(remedy.option, format_time(remedy.after_s), _signed(remedy.change)) for remedy in explanation.remedies]
+    rows = [
+        (remedy.option, format_time(remedy.after_s), signed_percent(remedy.change)) for remedy in explanation.remedies
+    ]
     before = format_time(explanation.remedies[0].before_s if rows else explanation.step_s)
     built = "built anew of what its ops take" if explanation.recorded else "as predicted"
-    return TextTable(("what you could do", "step", "a microbatch"), rows, f"against {before}, {built}")
-
-
-def _signed(share: float) -> str:
-    text = format_percent(share)
-    return f"+{text}" if share > 0 and text != format_percent(0.0) else text
+    return TextTable(("possible changes", "step", "a microbatch"), rows, f"against {before}, {built}")
 
 
 def calls_table(calls: Sequence[CallKind]) -> TextTable:
@@ -273,7 +268,7 @@ def ranks_table(explanation: Explanation, shown: Sequence[RankLateness]) -> Text
         )
         for rank in shown
     ]
-    heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "compute / stage's", "")
+    heads = ("ranks that others wait for", "came last", "others lost, in sum", "lost itself", "compute / stage's", "")
     return TextTable(heads, rows, hidden=len(explanation.ranks) - len(rows))
 
 
@@ -343,8 +338,3 @@ def _where(place: OpPlace, named: bool = True) -> str:
 def _op(place: OpPlace) -> str:
     """Returns an op in words: `forward_step of microbatch 3`."""
     return place.op if place.microbatch is None else f"{place.op} of microbatch {place.microbatch}"
-
-
-def _lines_of(table: TextTable) -> list[list[Span]]:
-    """Returns a blank line and a table; nothing without rows."""
-    return [[], *table.lines()] if table.rows else []

@@ -11,6 +11,7 @@ from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.codes import SECTIONS
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS, format_bytes, format_count, format_percent, format_time
+from foretrace.inputs.inventory import mesh_text
 from foretrace.program.columns import Category, label
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.answer_record import MemoryRecord
@@ -200,12 +201,12 @@ def print_memory(
         *_headline(answer, memory, worst),
         [],
         *stages_table(memory).lines(),
-        *_spaced(outside_table(memory)),
+        *outside_table(memory).spaced_lines(),
     ]
     if measured is not None:
         lines += [[], *measured.table().lines()]
     lines += _over_time(worst, answer.step_time_s, screen)
-    lines += _spaced(relief_table(relief or ()))
+    lines += relief_table(relief or ()).spaced_lines()
     lines += [[], *diagnostic_lines(about_memory(answer, measured), MAX_DIAGNOSTICS)]
     show(screen, lines)
 
@@ -234,9 +235,8 @@ def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[lis
 
 def gpus_text(answer: Answer) -> str:
     """Returns the GPUs of a job and its axes."""
-    axes = answer.mesh.replace(",", " · ").replace("=", " ")
     gpu = "GPU" if answer.cluster is None else answer.cluster.gpu.title
-    return f"{format_count(answer.world_size)} × {gpu} · {axes}".rstrip(" ·")
+    return f"{format_count(answer.world_size)} × {gpu} · {mesh_text(answer.mesh)}".rstrip(" ·")
 
 
 def needs_text(memory: MemoryFit) -> str:
@@ -327,11 +327,6 @@ def relief_table(relief: Sequence[Relief]) -> TextTable:
         for each in relief
     ]
     return TextTable(["would fit, each one simulated", "step", "needs, GiB", "to spare"], rows)
-
-
-def _spaced(table: TextTable) -> list[list[Span]]:
-    """Returns a blank line and a table; nothing without rows."""
-    return [[], *table.lines()] if table.rows else []
 
 
 def _gib(size: int) -> str:

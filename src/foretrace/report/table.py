@@ -39,6 +39,10 @@ class TextTable:
         note = "; ".join(text for text in (self.note, more) if text)
         return table(self.heads, self.rows, note, self.text_columns)
 
+    def spaced_lines(self) -> list[Line]:
+        """Returns a blank line and the table; nothing without rows."""
+        return [[], *self.lines()] if self.rows else []
+
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", text_columns: int = 1) -> list[Line]:
     """Returns the lines of a table: a heading whose first cell is bold, the rows, and a note below.

@@ -29,7 +29,6 @@ from foretrace.report.answer_words import (
     band_text,
     change_text,
     effect_text,
-    factor_band_text,
     gain_text,
     helpful_remedies,
     job_text,
@@ -39,6 +38,7 @@ from foretrace.report.answer_words import (
     sorted_diagnostics,
     source_texts,
     utilisation_text,
+    with_band,
 )
 from foretrace.report.design import part_style
 from foretrace.report.plots.gantt import COMMUNICATION, LETTERS, MAX_ROWS, WAITING, gantt, legend
@@ -290,7 +290,7 @@ def _footer(simulation: Answer) -> list[list[Span]]:
     lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + base + band, "")]]
     if simulation.band_parts:
         wide = [part for part in simulation.band_parts if max(part.high, 1 / part.low) >= MIN_SHOWN_PART]
-        reasons = [f"{part.name}{factor_band_text(part.low, part.high)}" for part in wide]
+        reasons = [with_band(part.name, part.low, part.high) for part in wide]
         lines.append([("  band     90 %: " + " · ".join(reasons), "")])
     path = simulation.critical_path
     if path.parts_s:

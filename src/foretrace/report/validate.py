@@ -174,10 +174,12 @@ def print_validation(validation: Validation, stream: TextIO | None = None) -> No
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     for grade in validation.grades:
-        lines += [*_headline(validation, grade), [], *groups_table(validation.graded(grade)).lines(), []]
+        lines += [*_headline(validation, grade), *groups_table(validation.graded(grade)).spaced_lines(), []]
     if validation.rows:
-        lines += [*_scatter(validation, screen), *_followed(parts_table(validation.rows))]
-        lines += [*_followed(memory_table(validation.rows)), *_worst(validation)]
+        tables = (parts_table(validation.rows), memory_table(validation.rows))
+        lines += _scatter(validation, screen)
+        lines += [line for table in tables if table.rows for line in (*table.lines(), [])]
+        lines += _worst(validation)
     else:
         lines += [[("  no row could be predicted", "bold")]]
     show(screen, [*lines, *_skipped(validation)])
@@ -240,11 +242,6 @@ def _scatter(validation: Validation, screen: Screen) -> list[list[Span]]:
         lines.append([("  ", ""), *((sign, "" if plain else styles.get(sign, "bright_black")) for sign in text)])
     legend = " · ".join(f"{chr(ord('a') + number % 26)} {name}" for number, name in enumerate(names))
     return [*lines, [(f"  {legend} · + several", "bright_black")], []]
-
-
-def _followed(table: TextTable) -> list[list[Span]]:
-    """Returns a table and a blank line; nothing without rows."""
-    return [*table.lines(), []] if table.rows else []
 
 
 def parts_table(rows: Sequence[RowResult]) -> TextTable:

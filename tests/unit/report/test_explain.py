@@ -50,7 +50,7 @@ def test_the_answer_comes_first_and_all_fits_a_screen() -> None:
     assert lines[1].startswith("  Step   62.0 ms  predicted, not recorded     4 ranks · tp 2 · pp 2 · 3 microbatches")
     assert lines[2] == "  Job    a job"
     assert lines[3].startswith("  Parts  compute 33.8 ms")
-    assert lines[6] == "  what made it so long (means over ranks; they may overlap)"
+    assert lines[6] == "  causes (means over ranks; they may overlap)"
     assert lines[7].startswith("  1. ")
 
 

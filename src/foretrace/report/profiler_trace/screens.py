@@ -296,7 +296,7 @@ def _stragglers(trace: ProfilerTrace) -> _Parts:
         )
         for rank in ranks
     ]
-    heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "")
+    heads = ("ranks that others wait for", "came last", "others lost, in sum", "lost itself", "")
     note = f"in {trace.median_step}, the median step; waits behind computation are not lost"
     parts: _Parts = [TextTable(heads, rows, note)]
     world = max(rank.trace.world or 0 for rank in trace.ranks)

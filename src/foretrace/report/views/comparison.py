@@ -7,7 +7,7 @@ from typing import Final
 
 from foretrace.basics.units import format_bytes, format_percent, format_time
 from foretrace.readings.compare import ComparedPart, Comparison, Pair
-from foretrace.report.answer_words import place_text
+from foretrace.report.answer_words import place_text, signed_percent
 from foretrace.report.compare import (
     cause_names,
     difference_value,
@@ -18,7 +18,6 @@ from foretrace.report.compare import (
     relative_text,
     share_of_base,
     signed_difference,
-    signed_percent,
 )
 from foretrace.report.page.blocks import (
     Block,

@@ -66,12 +66,12 @@ def _step(explanation: Explanation) -> Section:
 def _advice(explanation: Explanation) -> Iterator[Section]:
     if explanation.advice:
         blocks = numbered([remark.text for remark in explanation.advice])
-        yield Section("advice", "What made it so long", blocks, "means over ranks; they may overlap")
+        yield Section("advice", "Causes", blocks, "means over ranks; they may overlap")
 
 
 def _remedies(explanation: Explanation) -> Iterator[Section]:
     if explanation.remedies:
-        yield Section("remedies", "What you could do", (page_table(remedies_table(explanation)),), wide=False)
+        yield Section("remedies", "Possible changes", (page_table(remedies_table(explanation)),), wide=False)
 
 
 def _communication(explanation: Explanation) -> Iterator[Section]:
@@ -84,18 +84,17 @@ def _communication(explanation: Explanation) -> Iterator[Section]:
 def _stages(explanation: Explanation) -> Iterator[Section]:
     table = stages_table(explanation, explanation.pipeline.stages)
     if table.rows:
-        yield Section("waits", "What stages wait for", (page_table(table, shown=20),))
+        yield Section("waits", "Waits by stage", (page_table(table, shown=20),))
 
 
 def _ranks(explanation: Explanation) -> Iterator[Section]:
     ranks = ranks_by_lateness(explanation)
     if len(ranks) > 1 or any(rank.meetings for rank in ranks):
         table = page_table(ranks_table(explanation, ranks))
-        yield Section("ranks", "Whom ranks wait for", (table,))
+        yield Section("ranks", "Ranks that others wait for", (table,))
 
 
 def _facts(explanation: Explanation) -> Iterator[Section]:
-    names = {"experts": "experts", "jitter": "jitter", "path": "critical path", "": "", "host": "host"}
-    facts = [(names.get(name, name), text) for name, text in fact_texts(explanation)]
+    facts = [("critical path" if name == "path" else name, text) for name, text in fact_texts(explanation)]
     if facts:
         yield Section("facts", "More about the step", (FactList(facts),))
