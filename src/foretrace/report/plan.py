@@ -98,8 +98,8 @@ class RankedPlanRecord:
             cls,
             ranked,
             plan=_settled_fields(ranked.plan, search),
-            cost_per_million_tokens=_cost_per_million(ranked, request),
-            training_s=_training_s(ranked, request),
+            cost_per_million_tokens=cost_per_million(ranked, request),
+            training_s=training_s_of(ranked, request),
         )
 
 
@@ -207,13 +207,20 @@ def _settled_fields(plan: Plan, search: PlanSearch) -> dict[str, Any]:
     return {**fields, "gbs": gbs, "seq_len": seq_len, "dp": dp, "microbatches": gbs // (plan.mbs * dp)}
 
 
-def _cost_per_million(ranked: RankedPlan, request: PlanRequest) -> float | None:
+def cost_per_million(ranked: RankedPlan, request: PlanRequest) -> float | None:
+    """Returns what a million tokens cost; None where no price is given."""
     if request.price_per_gpu_hour is None:
         return None
-    return request.price_per_gpu_hour / _HOUR_S * _MILLION / ranked.tokens_per_s_per_gpu
+    return request.price_per_gpu_hour * gpu_hours_per_million(ranked)
 
 
-def _training_s(ranked: RankedPlan, request: PlanRequest) -> float | None:
+def gpu_hours_per_million(ranked: RankedPlan) -> float:
+    """Returns the GPU-hours that a million tokens take."""
+    return _MILLION / ranked.tokens_per_s_per_gpu / _HOUR_S
+
+
+def training_s_of(ranked: RankedPlan, request: PlanRequest) -> float | None:
+    """Returns how long the whole training takes; None where its tokens are not given."""
     return None if request.tokens is None else request.tokens / (ranked.tokens_per_s_per_gpu * ranked.plan.gpus)
 
 
@@ -270,8 +277,7 @@ def _labelled(label: str, text: str) -> list[Span]:
 def _best(search: PlanSearch) -> list[list[Span]]:
     best = search.best
     if best is None:
-        words = f"no plan is predicted to {_failure(search)}" if _has_shown(search) else "not known yet"
-        return [[("  Best     ", ""), (words, "bold red")]]
+        return [[("  Best     ", ""), (no_best_text(search), "bold red")]]
     facts = [
         f"{format_number(best.tokens_per_s_per_gpu)} tokens/s per GPU",
         f"{format_bytes(best.needed_memory_bytes)}, {spare_text(best.headroom_bytes)}",
@@ -295,9 +301,19 @@ def _has_shown(search: PlanSearch) -> bool:
     return search.search.simulations > 0 or search.search.stopped_by is None
 
 
+def no_best_text(search: PlanSearch) -> str:
+    """Returns why there is no best plan."""
+    return f"no plan is predicted to {_failure(search)}" if _has_shown(search) else "not known yet"
+
+
 def _failure(search: PlanSearch) -> str:
     """Returns what no plan is predicted to do, where there is no best one."""
-    return "meet the deadline" if search.misses_deadline else "fit" if search.search.complete else "fit so far"
+    return "meet the deadline" if search.misses_deadline else fit_text(search)
+
+
+def fit_text(search: PlanSearch) -> str:
+    """Returns what the plans do that a search has not rejected: fit, as far as it got."""
+    return "fit" if search.search.complete else "fit so far"
 
 
 def spare_text(size: int) -> str:
@@ -312,18 +328,18 @@ def spare_text(size: int) -> str:
 def goal_text(search: PlanSearch, best: RankedPlan) -> str:
     """Returns what the best plan is best in, where that is not the step alone."""
     request = request_of(search)
-    cost, training_s = _cost_per_million(best, request), _training_s(best, request)
+    cost, training_s = cost_per_million(best, request), training_s_of(best, request)
     words = []
     if request.largest is not None:
         value = getattr(best.plan, LARGEST_FIELDS[request.largest]) or getattr(search, LARGEST_FIELDS[request.largest])
         words.append(f"the largest {request.largest} that fits is {format_count(value)}")
     if training_s is not None and request.tokens is not None and request.deadline_s is not None:
         words.append(
-            f"{format_count(request.tokens)} tokens take {training_s / _DAY_S:,.1f} days on "
+            f"{format_count(request.tokens)} tokens take {days_text(training_s)} on "
             f"{format_count(best.plan.gpus)} GPUs, of {request.deadline_s / _DAY_S:,.1f} allowed"
         )
     if search.objective == "cost" or cost is not None:
-        hours = _MILLION / best.tokens_per_s_per_gpu / _HOUR_S
+        hours = gpu_hours_per_million(best)
         words.append(
             f"a million tokens cost {hours:.3g} GPU-hours"
             + ("" if cost is None else f", {cost:.3g} at {request.price_per_gpu_hour:g} a GPU-hour")
@@ -333,6 +349,11 @@ def goal_text(search: PlanSearch, best: RankedPlan) -> str:
     if search.objective == "pareto":
         words.append(f"the fastest of {len(search.front)} plans of which none is predicted both faster and smaller")
     return "; ".join(words)
+
+
+def days_text(seconds: float) -> str:
+    """Returns the time of a training in days."""
+    return f"{seconds / _DAY_S:,.1f} days"
 
 
 def proof_text(search: PlanSearch) -> str:

@@ -30,7 +30,21 @@ from foretrace.report.page.blocks import (
     Text,
     View,
 )
-from foretrace.report.plan import MIN_PART, goal_text, proof_text, reason_words, robust_text, spare_text
+from foretrace.report.plan import (
+    MIN_PART,
+    cost_per_million,
+    days_text,
+    fit_text,
+    goal_text,
+    gpu_hours_per_million,
+    no_best_text,
+    proof_text,
+    reason_words,
+    request_of,
+    robust_text,
+    spare_text,
+    training_s_of,
+)
 from foretrace.report.plan_words import common_words, plan_text, plan_words, varying_fields
 from foretrace.report.plots.plan_front import plan_front_svg
 from foretrace.report.views.text_table import notes_section
@@ -49,8 +63,7 @@ def plan_search_view(search: PlanSearch) -> View:
 def _best(search: PlanSearch) -> Section:
     best, blocks = search.best, list[Block]()
     if best is None:
-        words = "none fits" if search.search.complete else "none yet"
-        blocks.append(KeyFigures([KeyFigure("Best plan", words, tone="bad")]))
+        blocks.append(KeyFigures([KeyFigure("Best plan", "none", no_best_text(search), "bad")]))
     else:
         name = plan_text(best.plan, varying_fields([each.plan for each in search.plans]))
         kind = "" if best.evidence == "simulated" else "estimated"
@@ -58,7 +71,11 @@ def _best(search: PlanSearch) -> Section:
             KeyFigure("Step of the best plan", format_time(best.step_time_s), kind),
             KeyFigure("Tokens per second and GPU", format_number(best.tokens_per_s_per_gpu)),
             KeyFigure("Memory", format_bytes(best.needed_memory_bytes), spare_text(best.headroom_bytes)),
-            KeyFigure("Plans", format_count(search.feasible), f"fit, of {format_count(search.distinct)} distinct ones"),
+            KeyFigure(
+                "Plans",
+                format_count(search.feasible),
+                f"{fit_text(search)}, of {format_count(search.distinct)} distinct ones",
+            ),
         ]
         blocks += [KeyFigures(figures), Text(name), Code(best.options, "options of the best plan")]
         goal = goal_text(search, best)
@@ -103,13 +120,39 @@ def _table(search: PlanSearch, plans: Sequence[RankedPlan], summary: str = "") -
                 Cell(format_bytes(ranked.needed_memory_bytes), ranked.needed_memory_bytes),
                 Cell(format_bytes(ranked.headroom_bytes), ranked.headroom_bytes),
                 Cell(format_percent(ranked.wins) if ranked.wins else "", ranked.wins),
+                *_goal_cells(search, ranked),
                 ranked.evidence,
                 ", ".join(marks),
             ]
         )
-    head = ("plan", "step", "tokens/s per GPU", "memory", "spare", "fastest in draws", "evidence", "")
-    caption = f"all of them: {' · '.join(common)}" if common else ""
-    return Table(head, rows, caption, right=range(1, 6), shown=15, summary=summary)
+    goals, price = _goal_heads(search), request_of(search).price_per_gpu_hour
+    head = ("plan", "step", "tokens/s per GPU", "memory", "spare", "fastest in draws", *goals, "evidence", "")
+    notes = [f"all of them: {' · '.join(common)}"] if common else []
+    notes += [] if price is None else [f"cost at {price:g} a GPU-hour"]
+    return Table(head, rows, "; ".join(notes), right=range(1, 6 + len(goals)), shown=15, summary=summary)
+
+
+def _goal_heads(search: PlanSearch) -> list[str]:
+    """Returns the heads of the columns of cost and of the time of the training, where the search asked for them."""
+    request = request_of(search)
+    heads = []
+    if request.price_per_gpu_hour is not None:
+        heads.append("cost of 1M tokens")
+    elif search.objective == "cost":
+        heads.append("GPU-hours of 1M tokens")
+    if request.tokens is not None:
+        heads.append("training")
+    return heads
+
+
+def _goal_cells(search: PlanSearch, ranked: RankedPlan) -> list[Cell]:
+    """Returns the cells of a plan below `_goal_heads`."""
+    request = request_of(search)
+    cost, training_s = cost_per_million(ranked, request), training_s_of(ranked, request)
+    if cost is None and search.objective == "cost":
+        cost = gpu_hours_per_million(ranked)
+    cells = [] if cost is None else [Cell(f"{cost:.3g}", cost)]
+    return cells if training_s is None else [*cells, Cell(days_text(training_s), training_s)]
 
 
 def _why(search: PlanSearch) -> Iterator[Section]:
