@@ -14,7 +14,7 @@ from foretrace.readings.links import LinkLoad, LinkLoads
 from foretrace.report.design import CARD, HEAT, INK, MUTED, heat_colour
 from foretrace.report.plots.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
 from foretrace.report.svg import Canvas
-from foretrace.report.table import table
+from foretrace.report.table import TextTable, table
 from foretrace.report.terminal import Screen, Span, show
 
 HOTTEST: Final = 5
@@ -45,21 +45,29 @@ def heatmap_lines(loads: LinkLoads) -> list[list[Span]]:
     """Returns a row per tier with the distribution of its loads, and the hottest links by name."""
     share = loads.utilisation
     top = _scale(float(share.max(initial=0.0)))
-    rows = []
-    for panel in panels_of(loads.fabric):
-        own = share[panel.link[panel.link >= 0]]
-        idle = int((own == 0).sum())
-        spread = _spread(own, top)
-        mean, most = format_percent(float(own.mean())), format_percent(float(own.max()))
-        rows.append([_name(panel), format_count(len(own)), format_count(idle), mean, most, spread])
-    heads = ["links", "number", "idle", "mean", "busiest", f"0 to {100 * top:g} %"]
+    tiers = tiers_table(loads)
+    spreads = [_spread(share[panel.link[panel.link >= 0]], top) for panel in panels_of(loads.fabric)]
     lines = [[("  how busy the links are", "bold"), (" (of what they can carry, over the step)", "")], []]
-    lines += table(heads, rows)
+    lines += table(
+        [*tiers.heads, f"0 to {100 * top:g} %"],
+        [[*row, spread] for row, spread in zip(tiers.rows, spreads, strict=True)],
+    )
     hot = loads.hottest(HOTTEST)
     if hot:
         lines += [[], [("  the hottest", "bold")]]
         lines += [[(f"  {number}  {described(load)}", "")] for number, load in enumerate(hot, start=1)]
     return lines
+
+
+def tiers_table(loads: LinkLoads) -> TextTable:
+    """Returns for the links of each tier and direction how many they are, and how busy."""
+    share, rows = loads.utilisation, []
+    for panel in panels_of(loads.fabric):
+        own = share[panel.link[panel.link >= 0]]
+        idle = int((own == 0).sum())
+        mean, most = format_percent(float(own.mean())), format_percent(float(own.max()))
+        rows.append([_name(panel), format_count(len(own)), format_count(idle), mean, most])
+    return TextTable(["links", "number", "idle", "mean", "busiest"], rows)
 
 
 def _name(panel: Panel) -> str:

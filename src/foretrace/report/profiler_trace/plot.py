@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import UsageError
-from foretrace.basics.units import format_bandwidth, format_time
+from foretrace.basics.units import format_bandwidth, format_count, format_percent, format_time
 from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.readings.answer.answer import Answer
@@ -20,6 +20,7 @@ from foretrace.readings.profiler_views.intervals import united
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.report.design import BLUE, COLOURS, GREEN, GREY, GRID, ORANGE, PURPLE, SKY, VERMILLION, WINE, Shade
 from foretrace.report.svg import Canvas
+from foretrace.report.table import TextTable
 
 _LEFT, _WIDTH, _RIGHT, _TOP, _LANE = 130, 900, 290, 64, 34
 _BOX = _LANE - 8
@@ -126,14 +127,39 @@ def _draw_boxes(boxes: _Boxes, canvas: Canvas, y: float) -> None:
                 canvas.rect(x, y, width, _BOX)
 
 
+def _step_axis(answer: Answer) -> _TimeAxis:
+    """Returns the time axis of the median step."""
+    path = answer.critical_path
+    if not path.length_s:
+        raise UsageError("nothing-to-do", "--plot: no work of a step was recorded")
+    begin_s = answer.timeline.origin_s + float(path.start_s[0])
+    return _TimeAxis(begin_s, begin_s + answer.step_time_s)
+
+
+def streams_table(trace: ProfilerTrace) -> TextTable:
+    """Returns how long each stream of the drawn step runs work of each kind."""
+    rank, step_s = trace.ranks[0], trace.explanation.answer.step_time_s
+    axis, work, names = _step_axis(trace.explanation.answer), rank.ran, tuple(WorkKind)
+    inside_s = np.minimum(work.end_s, axis.high_s) - np.maximum(work.start_s, axis.low_s)
+    kinds = rank.kinds[work.name]
+    rows = []
+    for number, (_, stream) in enumerate(rank.streams):
+        of_stream = (work.stream == number) & (inside_s > 0)
+        sums = np.bincount(kinds[of_stream], weights=inside_s[of_stream], minlength=len(names))
+        count = np.bincount(kinds[of_stream], minlength=len(names))
+        for kind in np.argsort(-sums, kind="stable").tolist():
+            if count[kind]:
+                seconds = float(sums[kind])
+                cells = (format_count(int(count[kind])), format_time(seconds), format_percent(seconds / step_s))
+                rows.append((f"stream {stream}", str(names[kind]), *cells))
+    return TextTable(("stream", "kind of work", "pieces", "time", "of the step"), rows, text_columns=2)
+
+
 def _step(trace: ProfilerTrace) -> str:
     """Draws the median step of the first rank: annotations, streams by kind of work, and the critical path."""
     rank, answer = trace.ranks[0], trace.explanation.answer
     path, step_s = answer.critical_path, answer.step_time_s
-    if not path.length_s:
-        raise UsageError("nothing-to-do", "--plot: no work of a step was recorded")
-    begin_s = answer.timeline.origin_s + float(path.start_s[0])
-    axis = _TimeAxis(begin_s, begin_s + step_s)
+    axis = _step_axis(answer)
     kinds = _kinds_in(rank, axis)
     colours = {kind: _KINDS.get(kind, _OTHER) for kind in kinds}
     lanes: list[tuple[str, _Draw]] = [

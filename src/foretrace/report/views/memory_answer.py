@@ -12,7 +12,6 @@ from foretrace.report.memory import (
     about_memory,
     gpus_text,
     needs_text,
-    outside_table,
     peak_text,
     plan_text,
     relief_table,
@@ -71,6 +70,3 @@ def _measured(measured: MeasuredMemory) -> Section:
 def _tables(memory: MemoryFit) -> Iterator[Section]:
     stages = page_table(stages_table(memory), shown=16)
     yield Section("stages", "The peak of each stage in numbers", (stages,))
-    outside = outside_table(memory)
-    if outside.rows:
-        yield Section("outside", "Outside the allocator", (page_table(outside, shown=16),))

@@ -24,7 +24,7 @@ from foretrace.report.network import (
     where_text,
 )
 from foretrace.report.page.blocks import Bar, Bars, Block, FactList, KeyFigure, KeyFigures, Picture, Section, Text, View
-from foretrace.report.plots.heatmap import heatmap_svg
+from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.network_plot import network_svg, over_of, size_text
 from foretrace.report.views.text_table import change_tone, notes_section, page_table
 from foretrace.simulation.network.network import NetworkAnswer, NetworkTable
@@ -80,6 +80,7 @@ def _links(answer: NetworkAnswer) -> Iterator[Section]:
         Text(f"On links {links_text(run)}; {format_count(run.messages)} messages."),
         Bars(bars, ("the hottest links", "of what they carry", "")),
         Picture(heatmap_svg(loads, title_text(answer)), alt),
+        page_table(tiers_table(loads), summary="the links of each tier"),
     ]
     yield Section("links", "Links", blocks)
 

@@ -14,7 +14,7 @@ from foretrace.readings.profiler_views.summary import TraceSummary
 from foretrace.report.design import change_colour
 from foretrace.report.page.blocks import Bar, Bars, Block, Fold, KeyFigure, KeyFigures, Picture, Section, Text, View
 from foretrace.report.profiler_trace.kernel_names import short_kernel
-from foretrace.report.profiler_trace.plot import has_drawing, profiler_trace_svg
+from foretrace.report.profiler_trace.plot import has_drawing, profiler_trace_svg, streams_table
 from foretrace.report.profiler_trace.screens import (
     MAX_KERNELS_OF_SEQUENCE,
     VIEWS,
@@ -48,7 +48,7 @@ _TITLES: Final = {
     "bandwidth": "Copies",
     "annotations": "Ranges that users marked",
     "sequences": "Sequences of kernels",
-    "stragglers": "Whom ranks wait for",
+    "stragglers": "Ranks that others wait for",
     "critical-path": "Critical path",
     "steps": "Steps one by one",
 }
@@ -149,6 +149,8 @@ def _picture(trace: ProfilerTrace, name: str) -> Iterator[Block]:
     except ForetraceError:  # nothing of this was recorded, or no step can be read
         return
     yield Picture(svg, _PICTURES[name])
+    if _PICTURES[name] == _DRAWN_LANES:
+        yield page_table(streams_table(trace), summary="the streams in numbers")
 
 
 def _section(trace: ProfilerTrace, name: str) -> Section:

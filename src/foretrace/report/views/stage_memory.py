@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from foretrace.basics.units import format_bytes, format_percent
+import numpy as np
+
+from foretrace.basics.units import format_bytes, format_percent, format_time
 from foretrace.program.columns import label
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
+from foretrace.report.memory import outside_table, peak_text
 from foretrace.report.page.blocks import (
     Block,
     Cell,
@@ -23,6 +26,8 @@ from foretrace.report.page.blocks import (
     Tone,
 )
 from foretrace.report.plots.memory_plot import KIND_COLOURS, memory_svg
+from foretrace.report.table import TextTable
+from foretrace.report.views.text_table import MAX_ROWS, left_out_text, page_table
 
 MAX_PICTURES: Final = 8
 """Stages whose memory over the step is drawn: the fullest, and others from the first to the last."""
@@ -56,8 +61,11 @@ def memory_section(answer: Answer, *, pictures: bool = True) -> Iterator[Section
         others = [stage for stage in _spread(memory) if stage is not worst]
         if others:
             folded = [_over_time(answer, memory, stage) for stage in others]
-            blocks.append(Fold(f"{len(others)} other stages over the step", folded))
-        blocks.append(outside_table(memory))
+            rest = len(memory.stages) - 1
+            count = f"{rest}" if len(others) == rest else f"{len(others)} of {rest}"
+            blocks.append(Fold(f"{count} other stage{'' if rest == 1 else 's'} over the step", folded))
+        blocks.append(_moments(answer, memory))
+        blocks.append(page_table(_held_table(memory), summary="what a GPU holds"))
     remark = "allocated at the peak, by kind"
     yield Section("memory", "Memory of each stage", blocks, remark)
 
@@ -74,18 +82,38 @@ def stage_stacks(memory: MemoryFit) -> StackedBars:
     return StackedBars([(label(kind), KIND_COLOURS[kind]) for kind in kinds], stacks, unit="bytes")
 
 
-def outside_table(memory: MemoryFit) -> Table:
-    """Returns the memory that a GPU needs besides what is allocated, part by part."""
-    worst = memory.worst
-    gap = 0 if worst is None else worst.gap_bytes[1]
-    parts: list[Row] = [[part.name, Cell(format_bytes(part.bytes), part.bytes), part.source] for part in memory.outside]
-    rows: list[Row] = [
-        ["allocated at the peak", Cell(format_bytes(memory.peak_bytes), memory.peak_bytes), ""],
-        ["reserved beyond that", Cell(format_bytes(gap), gap), "gaps of the allocator"],
-        *parts,
-        ["free", Cell(format_bytes(memory.headroom_bytes), memory.headroom_bytes), ""],
+def _held_table(memory: MemoryFit) -> TextTable:
+    """Returns what the fullest GPU holds, part by part, and what is left of it."""
+    gap = 0 if memory.worst is None else memory.worst.gap_bytes[1]
+    rows = [
+        ["allocated at the peak", format_bytes(memory.peak_bytes), ""],
+        ["reserved beyond that", format_bytes(gap), "gaps of the allocator"],
+        *outside_table(memory).rows,
+        ["free", format_bytes(memory.headroom_bytes), ""],
     ]
-    return Table(("memory of the fullest GPU", "size", "known from"), rows, right=(1,), summary="what a GPU holds")
+    return TextTable(("memory of the fullest GPU", "size", "known from"), rows)
+
+
+def _moments(answer: Answer, memory: MemoryFit) -> Table:
+    """Returns when each stage holds most and least: what the pictures over the step show, in numbers."""
+    rows: list[Row] = []
+    for stage in memory.stages[:MAX_ROWS]:
+        total, time_s = stage.track.total_bytes, stage.track.time_s
+        peak, least = (int(find(total)) for find in (np.argmax, np.argmin))
+        rows.append(
+            [
+                stage.role,
+                *(_moment(int(total[place]), float(time_s[place])) for place in (peak, least)),
+                peak_text(answer, stage).removeprefix(", "),
+            ]
+        )
+    caption = left_out_text(len(memory.stages) - len(rows))
+    head = ("stage", "most", "least", "where the most is")
+    return Table(head, rows, caption, right=(1, 2), summary="when each stage holds most")
+
+
+def _moment(size_bytes: int, time_s: float) -> Cell:
+    return Cell(f"{format_bytes(size_bytes)} at {format_time(time_s)}", size_bytes)
 
 
 def _over_time(answer: Answer, memory: MemoryFit, stage: StageMemory) -> Picture:
