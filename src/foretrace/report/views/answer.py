@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,9 @@ from foretrace.basics.units import (
     format_time,
 )
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer_record import RankClassRecord, rank_classes
 from foretrace.readings.breakdown import COMPUTE_PARTS
+from foretrace.readings.critical_path import PathStretch, path_stretches
 from foretrace.readings.links import MAX_GPUS, link_loads
 from foretrace.readings.roofline import roofline
 from foretrace.report.answer_words import (
@@ -36,10 +39,12 @@ from foretrace.report.answer_words import (
     gain_text,
     helpful_remedies,
     job_text,
+    peak_text,
     place_text,
     remedy_gain_s,
     sharing_text,
-    sorted_diagnostics,
+    signed_percent,
+    value_text,
 )
 from foretrace.report.design import SHORTER, part_colour
 from foretrace.report.page.blocks import (
@@ -47,11 +52,10 @@ from foretrace.report.page.blocks import (
     Bars,
     Block,
     Cell,
-    Fold,
+    FactList,
     Gantt,
     KeyFigure,
     KeyFigures,
-    Notes,
     Picture,
     Row,
     Section,
@@ -62,14 +66,22 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.page.gantt_chart import gantt_chart
-from foretrace.report.plots.heatmap import heatmap_svg
+from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.views.stage_memory import memory_figure, memory_section
+from foretrace.report.views.text_table import (
+    MAX_ROWS,
+    change_tone,
+    left_out_text,
+    notes_section,
+    page_table,
+    without_empty,
+)
 
 MAX_ROLES: Final = 64
-"""Stages whose breakdown is drawn; beyond them a table has all."""
-MAX_PATH_ROWS: Final = 200
+"""Stages whose breakdown is drawn; --json has the others."""
 MAX_KERNELS: Final = 60
+"""Kinds of ops that are drawn under the roofline, those that take most time."""
 
 
 def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | None = None) -> View:
@@ -93,8 +105,9 @@ def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | N
             *memory_section(answer),
             *_roofline(answer),
             *_links(answer, placement),
+            _inputs(answer),
         ]
-    sections += _notes(answer)
+    sections += notes_section(answer.diagnostics)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
     return View(job_text(answer) or "a step", kind, sections, place_text(answer))
 
@@ -108,8 +121,7 @@ def _step(answer: Answer) -> Section:
     changed = change_text(answer)
     if changed is not None:
         words, by, of = changed
-        tone = "good" if by.startswith(MINUS) else "bad" if by.startswith("+") else ""
-        figures.append(KeyFigure("Change", by, f"{of}: {words}", tone=tone))  # type: ignore[arg-type]
+        figures.append(KeyFigure("Change", by, f"{of}: {words}", change_tone(by)))
     if answer.step_time_unprofiled_s not in (None, answer.step_time_s):
         assert answer.step_time_unprofiled_s is not None
         limits = answer.step_time_unprofiled_band_s
@@ -119,12 +131,14 @@ def _step(answer: Answer) -> Section:
     if rate is not None:
         total = f"{format_number(rate * answer.world_size)} in all"
         figures.append(KeyFigure("Tokens per second and GPU", format_number(rate), total))
-    if answer.model is not None and answer.mfu is not None and answer.hfu is not None:
-        model = answer.model
-        rate_text = f"{format_flops(model.flops_per_s_per_gpu(answer.step_time_s))} of {format_flops(model.peak_flops)}"
-        remark = f"{rate_text} ({model.peak_dtype}) · HFU {format_percent(answer.hfu)}"
-        figures.append(KeyFigure("MFU", format_percent(answer.mfu), remark, share=answer.mfu))
+    model, step_s = answer.model, answer.step_time_s
+    if model is not None:
+        remark = f"{peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
+        figures.append(KeyFigure("MFU", format_percent(model.mfu(step_s)), remark, share=model.mfu(step_s)))
     figures += memory_figure(answer)
+    if answer.until_optimizer_s is not None:
+        until = format_time(answer.until_optimizer_s)
+        figures.append(KeyFigure("Up to the optimizer", until, "when the last rank begins to update"))
     return Section("step", "The answer", (KeyFigures(figures),))
 
 
@@ -170,8 +184,15 @@ def _gains(answer: Answer) -> Iterator[Section]:
         ]
         blocks.append(Bars(bars, ("change", "step", "effect")))
     elif answer.remedies:
-        tried = " · ".join(remedy.option for remedy in answer.remedies)
-        blocks.append(Text(f"None of the changes that were tried shortens the step: {tried}."))
+        blocks.append(Text("None of the changes that were tried shortens the step."))
+    without_gain: list[Row] = [
+        [remedy.option, _time_cell(remedy.after_s / remedy.microbatches), signed_percent(remedy.change)]
+        for remedy in sorted(answer.remedies or (), key=lambda remedy: remedy.change)
+        if remedy not in helpful
+    ]
+    if without_gain:
+        tried = ("change", "step", "difference")
+        blocks.append(Table(tried, without_gain, right=(1, 2), summary="tried, without a gain"))
     rounding = ROUNDING * answer.step_time_s
     rows: list[Row] = [
         [
@@ -207,17 +228,35 @@ def _pipeline(answer: Answer) -> Iterator[Section]:
 
 
 def _stages(answer: Answer) -> Iterator[Section]:
-    """Yields the breakdown of each role, where there are several."""
+    """Yields the breakdown of each role and of each group of identical ranks, where there are several."""
+    classes = rank_classes(answer)
+    if len(classes) < 2 or answer.step_time_s <= 0:
+        return
+    blocks: list[Block] = []
+    roles = len({each.role for each in classes})
+    if roles > 1:
+        blocks.append(_role_stacks(answer))
+    if roles > MAX_ROLES:
+        blocks.append(Text(f"{roles - MAX_ROLES} more roles are in --json.", "muted"))
+    if roles < len(classes):
+        blocks.append(_classes_table(answer, classes))
+    lanes: list[Row] = [
+        [lane.lane, Cell(format_count(lane.ranks), lane.ranks), _share_cell(lane.busy), _share_cell(lane.waiting)]
+        for lane in answer.lanes
+    ]
+    blocks.append(Table(("lane", "ranks", "busy", "waiting"), lanes, right=(1, 2, 3), summary="how busy each lane is"))
+    yield Section("stages", "Stage by stage", blocks, "mean over the ranks of each stage")
+
+
+def _role_stacks(answer: Answer) -> StackedBars:
+    """Returns the parts of the step of each role."""
     graph, parts = answer.timeline.graph, answer.breakdown
     program, classes = graph.program, graph.classes
     role = program.role_of[classes.representative]
     weight = classes.count.astype(np.float64)
-    numbers = np.unique(role)
-    if len(numbers) < 2 or answer.step_time_s <= 0:
-        return
     used = [column for column, name in enumerate(parts.parts) if name in parts.mean_s]
     stacks = []
-    for number in numbers[:MAX_ROLES].tolist():
+    for number in np.unique(role)[:MAX_ROLES].tolist():
         mine = role == number
         seconds = (weight[mine, None] * parts.per_class_s[mine]).sum(axis=0) / weight[mine].sum()
         computes = sum(seconds[column] for column in used if parts.parts[column] in COMPUTE_PARTS)
@@ -225,15 +264,24 @@ def _stages(answer: Answer) -> Iterator[Section]:
         lengths = [float(seconds[column]) for column in used]
         stacks.append(StackedBar(program.roles[number], lengths, f"{share} computing"))
     names = [(parts.parts[column], part_colour(parts.parts[column])) for column in used]
-    blocks: list[Block] = [StackedBars(names, stacks)]
-    if len(numbers) > MAX_ROLES:
-        blocks.append(Text(f"{len(numbers) - MAX_ROLES} more roles are in --json.", "muted"))
-    lanes: list[Row] = [
-        [lane.lane, Cell(format_count(lane.ranks), lane.ranks), _share_cell(lane.busy), _share_cell(lane.waiting)]
-        for lane in answer.lanes
+    return StackedBars(names, stacks)
+
+
+def _classes_table(answer: Answer, classes: Sequence[RankClassRecord]) -> Table:
+    """Returns a row for each group of ranks that behave identically."""
+    parts = list(answer.breakdown.mean_s)
+    rows: list[Row] = [
+        [
+            each.role,
+            Cell(format_count(each.first_rank), each.first_rank),
+            Cell(format_count(each.ranks), each.ranks),
+            *(_time_cell(each.breakdown_s.get(part)) for part in parts),
+        ]
+        for each in classes[:MAX_ROWS]
     ]
-    blocks.append(Table(("lane", "ranks", "busy", "waiting"), lanes, right=(1, 2, 3), summary="how busy each lane is"))
-    yield Section("stages", "Stage by stage", blocks, "mean over the ranks of each stage")
+    head = ("stage", "first rank", "ranks", *parts)
+    caption = left_out_text(len(classes) - len(rows))
+    return Table(head, rows, caption, right=range(1, len(head)), summary="groups of ranks that behave identically")
 
 
 def _share_cell(share: float) -> Cell:
@@ -250,39 +298,53 @@ def _path(answer: Answer) -> Iterator[Section]:
         Bar(name, seconds, format_time(seconds), part_colour(name), share=format_percent(seconds / total))
         for name, seconds in path.parts_s.items()
     ]
-    table = _path_table(answer)
+    stretches = path_stretches(path, answer.timeline.graph)
+    tables = (_path_by_role(answer, stretches), _path_table(answer, stretches))
     words = f"{BOUND_BY[path.bound]}; {format_count(len(path.node))} ops make the step as long as it is"
-    yield Section("path", "Critical path", (Bars(bars), table), words, wide=False)
+    yield Section("path", "Critical path", (Bars(bars), *tables), words)
 
 
-def _path_table(answer: Answer) -> Table:
-    """Returns the stretches of the path: ops of one rank and one part that follow each other."""
-    path, graph = answer.critical_path, answer.timeline.graph
-    owner = graph.rank_class[path.node]
-    part = np.array([list(path.parts_s).index(name) if name in path.parts_s else -1 for name in path.part])
-    begins = np.flatnonzero(np.diff(owner, prepend=-1).astype(bool) | np.diff(part, prepend=-2).astype(bool))
-    ends = np.append(begins[1:], len(path.node))
-    program, strings = graph.program, graph.program.strings
-    names = graph.ops.ints("name")[graph.op[path.node]]
-    rows: list[Row] = []
-    for first, last in list(zip(begins.tolist(), ends.tolist(), strict=True))[:MAX_PATH_ROWS]:
-        rank = int(graph.classes.representative[owner[first]])
-        seconds = float((path.end_s[first:last] - path.start_s[first:last]).sum())
-        longest = first + int(np.argmax(path.end_s[first:last] - path.start_s[first:last]))
-        rows.append(
-            [
-                Cell(format_time(float(path.start_s[first])), float(path.start_s[first])),
-                f"{program.roles[int(program.role_of[rank])]}, rank {rank}",
-                path.part[first],
-                Cell(format_count(last - first), last - first),
-                Cell(format_time(seconds), seconds),
-                strings[int(names[longest])],
-            ]
-        )
-    left_out = len(begins) - len(rows)
-    caption = f"the first {format_count(len(rows))} of {format_count(len(begins))} stretches" if left_out else ""
-    head = ("from", "where", "part", "ops", "time", "longest op")
-    return Table(head, rows, caption, right=(0, 3, 4), summary="stretch by stretch")
+def _path_by_role(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
+    """Returns how long the path runs on each stage, part by part, the longest first."""
+    program, seconds_of = answer.timeline.graph.program, Counter[tuple[str, str]]()
+    for stretch in stretches:
+        role = program.roles[int(program.role_of[stretch.rank])]
+        for part, seconds in stretch.parts_s.items():
+            seconds_of[role, part] += seconds  # type: ignore[assignment]
+    total = answer.critical_path.length_s or 1.0
+    rows: list[Row] = [
+        [role, part, _time_cell(seconds), _share_cell(seconds / total)]
+        for (role, part), seconds in seconds_of.most_common(MAX_ROWS)
+        if seconds > ROUNDING * total
+    ]
+    return Table(("stage", "part", "time", "of the path"), rows, right=(2, 3), summary="by stage and part")
+
+
+def _path_table(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
+    """Returns the stretches of the path in order of time, the longest of them where there are too many."""
+    program, total = answer.timeline.graph.program, answer.critical_path.length_s or 1.0
+    longest = sorted(stretches, key=lambda stretch: -stretch.seconds)[:MAX_ROWS]
+    limit_s = longest[-1].seconds if len(longest) < len(stretches) else 0.0
+    shown = [stretch for stretch in stretches if stretch.seconds >= limit_s][:MAX_ROWS]
+    rows: list[Row] = [
+        [
+            _time_cell(stretch.start_s),
+            f"{program.roles[int(program.role_of[stretch.rank])]}, rank {stretch.rank}",
+            "" if stretch.microbatch < 0 else Cell(str(stretch.microbatch), stretch.microbatch),
+            "" if stretch.phase == "none" else stretch.phase,
+            _time_cell(stretch.seconds),
+            Cell(format_count(stretch.ops), stretch.ops),
+            " · ".join(f"{part} {format_percent(s / (stretch.seconds or 1.0))}" for part, s in stretch.parts_s.items()),
+            stretch.longest,
+        ]
+        for stretch in shown
+    ]
+    caption = ""
+    if len(shown) < len(stretches):
+        share = format_percent(sum(stretch.seconds for stretch in shown) / total)
+        caption = f"the longest {format_count(len(shown))} of {format_count(len(stretches))}, {share} of the path"
+    head = ("from", "where", "microbatch", "pass", "time", "ops", "parts", "longest op")
+    return without_empty(Table(head, rows, caption, right=(0, 2, 4, 5), summary="pass by pass, in order of time"))
 
 
 def _roofline(answer: Answer) -> Iterator[Section]:
@@ -341,6 +403,7 @@ def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
         else:
             svg = heatmap_svg(loads, f"Links of {loads.fabric.name}")
             blocks.append(Picture(svg, f"how busy each of {loads.fabric.links:,} links of {loads.fabric.name} is"))
+            blocks.append(page_table(tiers_table(loads), summary="the links of each tier"))
     yield Section("links", "Shared links", blocks)
 
 
@@ -353,7 +416,7 @@ def _prices(answer: Answer) -> Iterator[Section]:
             part.share,
             format_percent(part.share),
             "sky",
-            factor_band_text(part.low, part.high).strip(" ()"),
+            factor_band_text(part.low, part.high),
         )
         for part in sorted(answer.provenance, key=lambda part: -part.share)
     ]
@@ -361,22 +424,24 @@ def _prices(answer: Answer) -> Iterator[Section]:
         blocks.append(Bars(bars, ("source", "of op time", "band")))
     wide = [part for part in answer.band_parts if max(part.high, 1 / part.low) >= MIN_SHOWN_PART]
     if wide:
-        reasons: list[Row] = [[part.name, _band_words(part.low, part.high)] for part in wide]
+        reasons: list[Row] = [[part.name, factor_band_text(part.low, part.high)] for part in wide]
         blocks.append(Table(("reason for the band", "90 %"), reasons, right=(1,)))
     if blocks:
         yield Section("prices", "Where the prices come from", blocks, wide=False)
 
 
-def _band_words(low: float, high: float) -> str:
-    return factor_band_text(low, high).strip(" ()")
-
-
-def _notes(answer: Answer) -> Iterator[Section]:
-    if answer.diagnostics:
-        ordered = sorted_diagnostics(answer.diagnostics)
-        warnings = [note for note in ordered if note.level == "warning"]
-        rest = [note for note in ordered if note.level != "warning"]
-        blocks: list[Block] = [Notes(warnings)] if warnings else []
-        if rest:
-            blocks.append(Notes(rest) if len(rest) <= 6 or not warnings else Fold(f"{len(rest)} notes", [Notes(rest)]))
-        yield Section("notes", "Assumptions and warnings", blocks)
+def _inputs(answer: Answer) -> Section:
+    """Returns what was asked: the plan with every choice made, and what differs from a normal run."""
+    changes = answer.describe_changes() or ["nothing differs from a normal run"]
+    facts = [("scenario", change) for change in changes]
+    if answer.cluster is not None:
+        facts.insert(0, ("cluster", answer.cluster.name))
+    if answer.domains is not None:
+        use = answer.domains
+        words = f"{format_count(use.domains)} of {use.domain_gpus} GPUs each, of which {use.gpus_text} are used"
+        facts.append(("link domains", f"{words}; segments of {use.segment} nodes"))
+    blocks: list[Block] = [FactList(facts)]
+    if answer.model is not None:
+        rows = [[name, value_text(value)] for name, value in answer.model.plan.items()]
+        blocks.append(Table(("field of the plan", "value"), rows, summary=f"all {len(rows)} fields of the plan"))
+    return Section("inputs", "Plan and scenario" if answer.model else "Scenario", blocks, wide=False)

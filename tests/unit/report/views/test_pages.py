@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_a_page_has_the_numbers_of_the_json(
     page = checked(first, case)
     assert headline(answer) in page.text
     assert len(page.named("section")) >= 2
+    assert not re.search(r'(?:fill|stroke)="(?:#|white|black)', first), "a colour does not follow the scheme"
     assert written(case, "first.html", capsys)[0] == code
     assert Path("first.html").read_text(encoding="utf-8") == first
 
