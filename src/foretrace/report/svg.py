@@ -14,7 +14,7 @@ from html import escape
 from typing import Final, Literal
 
 from foretrace.basics.errors import printable
-from foretrace.report.design import FRAME, GRID, Shade
+from foretrace.report.design import FRAME, GRID, TYPE_SIZES, Shade
 
 LEGEND_ROW: Final = 20
 """Pixels from one entry of a legend to the next."""
@@ -30,12 +30,14 @@ Marker = Literal["dot", "box", "dashes"]
 class Canvas:
     """A picture on a white page. `height` may be set after drawing, once it is known what was drawn."""
 
-    def __init__(self, width: float, height: float, title: str, title_x: float = 24, font_size: int = 12) -> None:
+    def __init__(
+        self, width: float, height: float, title: str, title_x: float = 24, font_size: int = TYPE_SIZES["small"]
+    ) -> None:
         self.width = width
         self.height = height
         self._font_size = font_size
         self._parts: list[str] = []
-        self.text(title_x, _TITLE_Y, title, font_size=17, font_weight="bold")
+        self.text(title_x, _TITLE_Y, title, font_size=TYPE_SIZES["h2"], font_weight="bold")
 
     def svg(self) -> str:
         """Returns the picture as a file."""

@@ -38,7 +38,7 @@ class KeyFigures:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of a bar list. `value` is its length; `colour` names one of `design.SERIES`."""
+    """A row of a bar list. `value` is its length; `colour` names a colour of `design`."""
 
     name: str
     value: float

@@ -239,13 +239,16 @@ def _stages(answer: Answer) -> Iterator[Section]:
     if roles > MAX_ROLES:
         blocks.append(Text(f"{roles - MAX_ROLES} more roles are in --json.", "muted"))
     if roles < len(classes):
-        blocks.append(_classes_table(answer, classes))
+        blocks.append(_classes_table(answer, classes, is_folded=roles > 1))
     lanes: list[Row] = [
         [lane.lane, Cell(format_count(lane.ranks), lane.ranks), _share_cell(lane.busy), _share_cell(lane.waiting)]
         for lane in answer.lanes
     ]
     blocks.append(Table(("lane", "ranks", "busy", "waiting"), lanes, right=(1, 2, 3), summary="how busy each lane is"))
-    yield Section("stages", "Stage by stage", blocks, "mean over the ranks of each stage")
+    if roles > 1:
+        yield Section("stages", "Stage by stage", blocks, "mean over the ranks of each stage")
+    else:
+        yield Section("stages", "Groups of ranks", blocks, "ranks of a group behave identically")
 
 
 def _role_stacks(answer: Answer) -> StackedBars:
@@ -267,7 +270,7 @@ def _role_stacks(answer: Answer) -> StackedBars:
     return StackedBars(names, stacks)
 
 
-def _classes_table(answer: Answer, classes: Sequence[RankClassRecord]) -> Table:
+def _classes_table(answer: Answer, classes: Sequence[RankClassRecord], *, is_folded: bool) -> Table:
     """Returns a row for each group of ranks that behave identically."""
     parts = list(answer.breakdown.mean_s)
     rows: list[Row] = [
@@ -281,7 +284,8 @@ def _classes_table(answer: Answer, classes: Sequence[RankClassRecord]) -> Table:
     ]
     head = ("stage", "first rank", "ranks", *parts)
     caption = left_out_text(len(classes) - len(rows))
-    return Table(head, rows, caption, right=range(1, len(head)), summary="groups of ranks that behave identically")
+    summary = "groups of ranks that behave identically" if is_folded else ""
+    return Table(head, rows, caption, right=range(1, len(head)), summary=summary)
 
 
 def _share_cell(share: float) -> Cell:

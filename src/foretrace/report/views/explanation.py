@@ -27,7 +27,9 @@ from foretrace.report.views.text_table import notes_section, numbered, page_tabl
 def explanation_view(explanation: Explanation) -> View:
     """Makes the view of an explanation: the step and what made it long first, then the figures behind it."""
     answer = explanation.answer
-    parts = answer_sections(answer, "breakdown", "pipeline", "stages", "path", "prices", "memory", "roofline", "links")
+    parts = answer_sections(
+        answer, "breakdown", "pipeline", "stages", "path", "prices", "memory", "roofline", "links", "inputs"
+    )
     sections = [
         _step(explanation),
         *_advice(explanation),
