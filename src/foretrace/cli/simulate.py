@@ -120,10 +120,10 @@ def command(
         even_if_oom=even_if_oom,
         try_changes=True,
     )
-    print_links = write_files(answer, files, question.machine)
+    print_links = write_files(answer, files)
 
     def screen() -> None:
         print_answer(answer)
         print_links()
 
-    emit(answer.to_dict, screen, output, lambda: page_of(answer, question.machine))
+    emit(answer.to_dict, screen, output, lambda: page_of(answer))

@@ -307,11 +307,8 @@ def _of_answer(opened: _Opened, answer: Answer) -> WebAnswer:
     script = None
     if setting is not None and opened.machine.cluster is not None and _can_be_launched(setting):
         script = partial(_launch_script, setting, opened.machine)
-    placement = None
-    if opened.machine.cluster is not None and answer.cluster is not None:
-        placement = opened.machine.placed(answer.world_size, answer.timeline.graph.program.mesh)
     return WebAnswer(
-        partial(answer_view, answer, placement=placement),
+        partial(answer_view, answer),
         job.kind,
         " · ".join(word for word in (job.title, place_text(answer)) if word),
         answer.step_time_s,

@@ -13,6 +13,7 @@ import numpy as np
 from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.placement import Placement
 from foretrace.basics.viewable import Viewable
 from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
@@ -141,6 +142,8 @@ class Answer(Viewable):
     """How communications shared links; None where the job carries the prices of all of them."""
     domains: DomainUse | None = None
     """The link domains that ranks were placed on, where a domain reaches over nodes and no placement was given."""
+    placement: Placement | None = None
+    """Where each rank sits, where a placement was given; None: as `place_job` places the ranks."""
     step_time_unprofiled_s: float | None = None
     """The step of a profiler trace without what profiling cost its host."""
     step_time_unprofiled_band_s: tuple[float, float] | None = None

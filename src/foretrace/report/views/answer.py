@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.basics.placement import Placement
 from foretrace.basics.units import (
     MINUS,
     format_bandwidth,
@@ -72,13 +71,12 @@ MAX_PATH_ROWS: Final = 200
 MAX_KERNELS: Final = 60
 
 
-def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | None = None) -> View:
+def answer_view(answer: Answer, *, quick: bool = False) -> View:
     """Makes the view of an answer.
 
     Args:
         answer: The answer.
         quick: Whether only the step, its breakdown and the memory are shown.
-        placement: Where ranks sit, where that was given; the map of links needs it.
     """
     sections = [_step(answer), _breakdown(answer)]
     if quick:
@@ -92,7 +90,7 @@ def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | N
             *_prices(answer),
             *memory_section(answer),
             *_roofline(answer),
-            *_links(answer, placement),
+            *_links(answer),
         ]
     sections += _notes(answer)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
@@ -317,7 +315,7 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     yield Section("roofline", "Kernels under the roofline", blocks, remark)
 
 
-def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
+def _links(answer: Answer) -> Iterator[Section]:
     """Yields how communications share links, and the map of the links where the network is explicit."""
     use = answer.network
     if use is None or use.mode == "analytic":
@@ -334,7 +332,7 @@ def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
         blocks.append(Table(("link", "of the step", "while in use"), hot, "the busiest links", right=(1, 2), shown=5))
     if answer.cluster is not None and answer.world_size <= MAX_GPUS:
         try:
-            loads = link_loads(answer, placement=placement)
+            loads = link_loads(answer)
         except ForetraceError as error:
             blocks.append(Text(f"No map of the links: {error.message}", "muted"))
         else:
