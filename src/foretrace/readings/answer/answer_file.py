@@ -36,7 +36,7 @@ _REQUIRED_TYPES: Final = {
 """Values that the plan of an answer has, and their types; a plan that is asked for may leave them open."""
 
 DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model", "placement"}, ModelFigures: {"memory"}}
-"""Fields that are not among those of the header: they are in the arrays, follow from them, or have keys of their own."""
+"""Fields that are not saved with the others: they are in the arrays, follow from them, or have keys of their own."""
 
 _MAX_MICROBATCH_RATIO: Final = 1e6
 """The largest ratio of a remedy's microbatches to those of the job."""

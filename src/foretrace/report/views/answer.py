@@ -18,6 +18,7 @@ from foretrace.basics.units import (
     format_time,
 )
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer_record import ModelRecord, SimulationRecord, answer_dict
 from foretrace.readings.breakdown import COMPUTE_PARTS
 from foretrace.readings.links import MAX_GPUS, link_loads
 from foretrace.readings.roofline import roofline
@@ -63,6 +64,7 @@ from foretrace.report.page.blocks import (
 from foretrace.report.page.gantt_chart import gantt_chart
 from foretrace.report.plots.heatmap import heatmap_svg
 from foretrace.report.plots.roofline_plot import roofline_svg
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.stage_memory import memory_figure, memory_section
 
 MAX_ROLES: Final = 64
@@ -377,3 +379,15 @@ def _notes(answer: Answer) -> Iterator[Section]:
         if rest:
             blocks.append(Notes(rest) if len(rest) <= 6 or not warnings else Fold(f"{len(rest)} notes", [Notes(rest)]))
         yield Section("notes", "Assumptions and warnings", blocks)
+
+
+KINDS: Final = (
+    AnswerKind(
+        Answer,
+        answer_view,
+        answer_dict,
+        main_table="breakdown_s",
+        notebook_sections=("step", "breakdown", "gains", "notes"),
+        records=(SimulationRecord, ModelRecord),
+    ),
+)

@@ -9,6 +9,7 @@ from foretrace.basics.units import format_bytes, format_percent, format_time
 from foretrace.readings.compare import ComparedPart, Comparison, Pair
 from foretrace.report.answer_words import place_text, sorted_diagnostics
 from foretrace.report.compare import (
+    comparison_json,
     difference_value,
     different_work,
     range_text,
@@ -35,6 +36,7 @@ from foretrace.report.page.blocks import (
 )
 from foretrace.report.page.gantt_chart import gantt_chart
 from foretrace.report.plots.waterfall import waterfall_svg
+from foretrace.report.views import AnswerKind
 
 MAX_ROWS: Final = 400
 """Rows of a table of causes, ranks or groups; --json has all."""
@@ -250,3 +252,14 @@ def _groups(comparison: Comparison) -> Table:
     first, second = comparison.sides
     head = ("groups", f"running, {first.label}", second.label, f"waiting, {first.label}", second.label)
     return Table(head, rows, _left_out(len(comparison.groups)), right=range(1, 5), summary="by group")
+
+
+KINDS: Final = (
+    AnswerKind(
+        Comparison,
+        comparison_view,
+        comparison_json,
+        main_table="breakdown",
+        notebook_sections=("step", "waterfall", "figures", "notes"),
+    ),
+)
