@@ -91,6 +91,10 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     "a workload's contents": (("inspect", "job.txt"), lambda answer: format_count(answer["world_size"])),
     "a table's contents": (("inspect", TABLE), lambda answer: answer["title"]),
     "a cluster": (("inspect", CLUSTER), lambda answer: answer["name"]),
+    "a new calibration": (
+        ("calibrate", "step.json", "calls.csv", "-o", "new.yaml"),
+        lambda answer: answer["families"][0]["name"],
+    ),
     "a calibration": (("calibration", "show", "my.yaml"), lambda answer: answer["gpu"]),
     "a calibration's coverage": (
         ("calibration", "show", "my.yaml", "llama3-8b", "--gpus", "1", "--stack", "torch-eager", "--no-silicon"),
