@@ -49,13 +49,6 @@ def emit(
     screen()
 
 
-def page_of(answer: Answer) -> View:
-    """Makes the page of an answer."""
-    from foretrace.report.views.answer import answer_view
-
-    return answer_view(answer)
-
-
 def write_page(views: Sequence[View], path: Path) -> None:
     """Writes a page of some answers, with the command and the files that they were made from."""
     from foretrace.report.page.document import report_html

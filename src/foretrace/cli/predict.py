@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.api import simulate
-from foretrace.cli.emit import emit, page_of, write_files
+from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -22,6 +22,7 @@ from foretrace.cli.groups import (
     takes,
 )
 from foretrace.report.terminal import print_answer
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -60,4 +61,4 @@ def command(
         print_answer(answer)
         print_links()
 
-    emit(answer.to_dict, screen, output, lambda: page_of(answer))
+    emit(answer.to_dict, screen, output, lambda: view_of(answer))

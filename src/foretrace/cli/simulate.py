@@ -10,7 +10,7 @@ import typer
 
 from foretrace.api import simulate
 from foretrace.basics.errors import UsageError
-from foretrace.cli.emit import emit, page_of, write_files
+from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -25,6 +25,7 @@ from foretrace.cli.groups import (
     takes,
 )
 from foretrace.report.terminal import print_answer
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -126,4 +127,4 @@ def command(
         print_answer(answer)
         print_links()
 
-    emit(answer.to_dict, screen, output, lambda: page_of(answer))
+    emit(answer.to_dict, screen, output, lambda: view_of(answer))

@@ -15,6 +15,7 @@ import foretrace
 from foretrace import Answer, Machine, NetworkAnswer, Plan, PlanRequest, PriceSources, ProfilerTrace
 from foretrace.api import compare, explain
 from foretrace.basics.errors import InputError
+from foretrace.basics.origin import origin_of
 from foretrace.basics.viewable import Viewable
 from foretrace.readings.explain import Explanation
 from foretrace.readings.scenario import Scenario
@@ -188,6 +189,17 @@ def test_cells_of_a_notebook_share_no_ids(answers: dict[str, Viewable]) -> None:
 
 def test_a_cell_has_no_button_without_a_script(answer: Viewable) -> None:
     assert not cell(answer).named("button")
+
+
+def test_a_saved_answer_says_how_it_was_made(answers: dict[str, Viewable], tmp_path: Path) -> None:
+    answer = answers["Answer"]
+    assert isinstance(answer, Answer)
+    made = replace(origin_of((), ()), words=("predict", "gpt2"))
+    replace(answer, origin=made).save(tmp_path / "x.answer")
+    saved = foretrace.open(tmp_path / "x.answer")
+    assert isinstance(saved, Answer)
+    page = cell(saved)
+    assert "foretrace predict gpt2" in page.text and not page.named("button")
 
 
 def test_plots_are_written(answer: Viewable, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
 from foretrace.basics.limits import check_gpus
+from foretrace.basics.origin import Origin, origin_of_command
 from foretrace.basics.placement import Placement
 from foretrace.basics.plain import from_plain, to_plain
 from foretrace.engine.fixed_run import FixedRun
@@ -35,7 +36,7 @@ _REQUIRED_TYPES: Final = {
 }
 """Values that the plan of an answer has, and their types; a plan that is asked for may leave them open."""
 
-DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model", "placement"}, ModelFigures: {"memory"}}
+DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model", "placement", "origin"}, ModelFigures: {"memory"}}
 """Fields that are not saved with the others: they are in the arrays, follow from them, or have keys of their own."""
 
 _MAX_MICROBATCH_RATIO: Final = 1e6
@@ -48,6 +49,7 @@ def save_answer(answer: Answer, path: str | Path) -> None:
         hint = f"for example {Path(path).stem or 'job'}{ENDING}"
         raise InputError("bad-value", f"a saved answer ends in {ENDING}", where=str(path), hint=hint)
     attached: dict[str, Any] = {"version": VERSION, "answer": _saved_fields(answer), "model": None}
+    attached["origin"] = to_plain(answer.origin or origin_of_command())
     if answer.placement is not None:
         attached["placement"] = to_plain(answer.placement)
     if answer.model is not None:
@@ -70,8 +72,9 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         _check_finite(header)
         FixedRun(timeline.graph)  # ops that wait for each other deadlock here; readings would go around in circles
         saved = _opened_fields(Answer, header["answer"])
-        tracks = tuple(memory_tracks(timeline))
-        answer = Answer(**saved, timeline=timeline, memory_tracks=tracks, placement=_opened_placement(header))
+        tracks, placement = tuple(memory_tracks(timeline)), _opened_placement(header)
+        origin = from_plain(Origin | None, header.get("origin"))
+        answer = Answer(**saved, timeline=timeline, memory_tracks=tracks, placement=placement, origin=origin)
         _check_figures(answer, str(path))
         if header["model"] is None:
             return answer

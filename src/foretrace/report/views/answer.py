@@ -62,6 +62,7 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.page.gantt_chart import gantt_chart
+from foretrace.report.page.origin import with_saved_origin
 from foretrace.report.plots.heatmap import heatmap_svg
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.views import AnswerKind
@@ -96,7 +97,8 @@ def answer_view(answer: Answer, *, quick: bool = False) -> View:
         ]
     sections += _notes(answer)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
-    return View(job_text(answer) or "a step", kind, sections, place_text(answer))
+    view = View(job_text(answer) or "a step", kind, sections, place_text(answer))
+    return view if answer.origin is None else with_saved_origin(view, answer.origin)
 
 
 def _step(answer: Answer) -> Section:
