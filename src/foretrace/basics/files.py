@@ -130,7 +130,7 @@ class _HashedFile(io.RawIOBase):
         end = begin + len(data)
         if not begin <= self._hashed_bytes <= end:
             return
-        self._hash.update(data[self._hashed_bytes - begin :])
+        self._hash.update(memoryview(data)[self._hashed_bytes - begin :])
         self._hashed_bytes = end
         if end >= self._size_bytes:
             self._registry.add_hash(self._path, end, self._hash.hexdigest())

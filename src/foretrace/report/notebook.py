@@ -72,6 +72,9 @@ def answer_frame(answer: Viewable, key: str | None) -> pandas.DataFrame:
     keys = {name: hint for record in kind.records for name, hint in get_type_hints(record).items()}
     tables = dict(_tables(answer.to_dict(), keys if kind.records else None))
     key = key or kind.main_table
+    if not key:
+        problem = f"{type(answer).__name__} has no main table"
+        raise InputError("missing-argument", problem, hint=f"name one of {', '.join(tables)}" if tables else None)
     if key not in tables:
         problem = f"the answer has no table {key}{did_you_mean(key, tables)}"
         raise InputError("unknown-name", problem, hint=f"tables: {', '.join(tables)}")

@@ -137,6 +137,16 @@ def test_every_table_is_a_frame(answer: Viewable) -> None:
         answer.to_frame(name)
 
 
+def test_without_a_main_table_one_is_named(answers: dict[str, Viewable], monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = answers["NetworkAnswer"]
+    kind = replace(kind_of(answer), main_table="")
+    monkeypatch.setattr("foretrace.report.notebook.kind_of", lambda _: kind)
+    with pytest.raises(InputError) as caught:
+        answer.to_frame()
+    assert caught.value.code == "missing-argument"
+    assert "candidates" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("remedies", [None, ()])
 def test_a_table_without_rows_is_an_empty_frame(remedies: tuple[()] | None, answers: dict[str, Viewable]) -> None:
     full = answers["Answer"]
