@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.basics.placement import Placement
 from foretrace.basics.units import (
     MINUS,
     format_bandwidth,
@@ -19,6 +18,7 @@ from foretrace.basics.units import (
     format_time,
 )
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer_record import ModelRecord, SimulationRecord, answer_dict
 from foretrace.readings.breakdown import COMPUTE_PARTS
 from foretrace.readings.links import MAX_GPUS, link_loads
 from foretrace.readings.roofline import roofline
@@ -62,8 +62,10 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.page.gantt_chart import gantt_chart
+from foretrace.report.page.origin import with_saved_origin
 from foretrace.report.plots.heatmap import heatmap_svg
 from foretrace.report.plots.roofline_plot import roofline_svg
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.stage_memory import memory_figure, memory_section
 
 MAX_ROLES: Final = 64
@@ -72,13 +74,12 @@ MAX_PATH_ROWS: Final = 200
 MAX_KERNELS: Final = 60
 
 
-def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | None = None) -> View:
+def answer_view(answer: Answer, *, quick: bool = False) -> View:
     """Makes the view of an answer.
 
     Args:
         answer: The answer.
         quick: Whether only the step, its breakdown and the memory are shown.
-        placement: Where ranks sit, where that was given; the map of links needs it.
     """
     sections = [_step(answer), _breakdown(answer)]
     if quick:
@@ -92,11 +93,12 @@ def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | N
             *_prices(answer),
             *memory_section(answer),
             *_roofline(answer),
-            *_links(answer, placement),
+            *_links(answer),
         ]
     sections += _notes(answer)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
-    return View(job_text(answer) or "a step", kind, sections, place_text(answer))
+    view = View(job_text(answer) or "a step", kind, sections, place_text(answer))
+    return view if answer.origin is None else with_saved_origin(view, answer.origin)
 
 
 def _step(answer: Answer) -> Section:
@@ -317,7 +319,7 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     yield Section("roofline", "Kernels under the roofline", blocks, remark)
 
 
-def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
+def _links(answer: Answer) -> Iterator[Section]:
     """Yields how communications share links, and the map of the links where the network is explicit."""
     use = answer.network
     if use is None or use.mode == "analytic":
@@ -334,7 +336,7 @@ def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
         blocks.append(Table(("link", "of the step", "while in use"), hot, "the busiest links", right=(1, 2), shown=5))
     if answer.cluster is not None and answer.world_size <= MAX_GPUS:
         try:
-            loads = link_loads(answer, placement=placement)
+            loads = link_loads(answer)
         except ForetraceError as error:
             blocks.append(Text(f"No map of the links: {error.message}", "muted"))
         else:
@@ -379,3 +381,15 @@ def _notes(answer: Answer) -> Iterator[Section]:
         if rest:
             blocks.append(Notes(rest) if len(rest) <= 6 or not warnings else Fold(f"{len(rest)} notes", [Notes(rest)]))
         yield Section("notes", "Assumptions and warnings", blocks)
+
+
+KINDS: Final = (
+    AnswerKind(
+        Answer,
+        answer_view,
+        answer_dict,
+        main_table="breakdown_s",
+        notebook_sections=("step", "breakdown", "gains", "notes"),
+        records=(SimulationRecord, ModelRecord),
+    ),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from foretrace.basics.units import (
     MINUS,
@@ -31,9 +32,19 @@ from foretrace.report.page.blocks import (
     Text,
     View,
 )
-from foretrace.report.plan import MIN_PART, goal_text, proof_text, reason_words, robust_text, spare_text
+from foretrace.report.plan import (
+    MIN_PART,
+    PlanSearchRecord,
+    goal_text,
+    plan_json,
+    proof_text,
+    reason_words,
+    robust_text,
+    spare_text,
+)
 from foretrace.report.plan_words import common_words, plan_text, plan_words, varying_fields
 from foretrace.report.plots.plan_front import plan_front_svg
+from foretrace.report.views import AnswerKind
 from foretrace.search.planner.result import PlanSearch, RankedPlan
 
 
@@ -159,3 +170,15 @@ def _launch(search: PlanSearch) -> Iterator[Section]:
     scripts = [Fold(framework, (Code(script, "launch script"),)) for framework, script in search.launch.items()]
     if scripts:
         yield Section("launch", "How to launch it", scripts)
+
+
+KINDS: Final = (
+    AnswerKind(
+        PlanSearch,
+        plan_search_view,
+        plan_json,
+        main_table="plans",
+        notebook_sections=("best", "plans", "notes"),
+        records=(PlanSearchRecord,),
+    ),
+)
