@@ -52,6 +52,8 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/plan_order.py
 	$(BIN)/python benchmarks/planner.py
 	$(BIN)/python benchmarks/batches.py
+	$(BIN)/python benchmarks/gantt.py
+	$(BIN)/python benchmarks/serve.py
 
 package: $(VENV)/bin/python
 	$(BIN)/python tools/package.py --matrix

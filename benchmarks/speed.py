@@ -36,6 +36,8 @@ from foretrace.program.expand import expand
 from foretrace.program.file import load, save
 from foretrace.program.fold import fold, unfold
 from foretrace.program.program import Program
+from foretrace.report.page.document import report_html
+from foretrace.report.views import view_of
 from foretrace.simulation.job_memory import static_memory
 from foretrace.workload.settle import settle
 
@@ -248,6 +250,25 @@ def workloads() -> list[Row]:
     ]
 
 
+def reports() -> list[Row]:
+    """The report of the 557-row workload and of a large job: from the answer to the text of the file, and its size."""
+    path = Path(__file__).parents[1] / "examples" / "llama405b_1024gpu.txt"
+    machine = Machine("h100-dgx")
+    plan = foretrace.Plan(gpus=16384, tp=8, pp=16, vpp=8, zero=2, gbs=2048)
+    small = simulate(foretrace.open(path), machine, try_changes=True)
+    large = simulate(foretrace.model("llama3.1-405b", plan), machine, try_changes=True)
+
+    def size_mb(answer: foretrace.Answer) -> float:
+        return len(report_html([view_of(answer)]).encode()) / 1e6
+
+    return [
+        Row("557-row workload: answer to report", cpu_seconds(lambda: size_mb(small), 5), "s", 1),
+        Row("… size of the report", size_mb(small), "MB", 1),
+        Row("Llama 3.1 405B on 16,384 GPUs: answer to report", cpu_seconds(lambda: size_mb(large), 3), "s"),
+        Row("… size of the report", size_mb(large), "MB", 3),
+    ]
+
+
 def explicit_networks() -> list[Row]:
     """Llama 3.1 405B on 16,384 GPUs of the Llama 3 cluster: flows that spread, and flows that are hashed."""
     cluster = load_cluster(str(Path(__file__).parents[1] / "examples" / "clusters" / "h100_24k.yaml"))
@@ -346,6 +367,7 @@ def main() -> None:
         help_time,
         workloads,
         predictions,
+        reports,
         static_peaks,
         explicit_networks,
         second_questions,

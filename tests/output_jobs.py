@@ -71,6 +71,7 @@ JOBS: Final[dict[tuple[str, str], tuple[str, tuple[str, ...]]]] = {
     ("init", "--output"): ("out.yaml", ("--model", "gpt2", "--force", "-o", OUT)),
     ("inspect", "--html"): ("out.html", ("job.txt", "--html", OUT)),
     ("inspect", "--output"): ("out.json", ("job.txt", "-o", OUT)),
+    ("calibrate", "--html"): ("out.html", ("step.json", "calls.csv", "-o", "new.yaml", "--html", OUT)),
     ("calibrate", "--out"): ("out.yaml", ("step.json", "calls.csv", "-o", OUT)),
     ("calibration", "--html"): ("out.html", ("show", "my.yaml", "--html", OUT)),
     ("calibration", "--output"): ("out.json", ("show", "my.yaml", "-o", OUT)),

@@ -36,6 +36,10 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     "a prediction": (("predict", *GPT2), step),
     "a simulation": (("simulate", "job.txt", *ON), step),
     "a simulation on links": (("simulate", "job.txt", "--cluster", CLUSTER, "--no-silicon", "--network", "flow"), step),
+    "a simulation with a placement": (
+        ("simulate", "job.txt", "--cluster", CLUSTER, "--no-silicon", "--network", "flow", "--placement", "ranks.txt"),
+        step,
+    ),
     "a program": (("simulate", "job.foretrace", *ON), step),
     "a saved answer": (("simulate", "job.answer"), step),
     "a replayed run": (("simulate", "run"), step),
@@ -91,6 +95,10 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     "a workload's contents": (("inspect", "job.txt"), lambda answer: format_count(answer["world_size"])),
     "a table's contents": (("inspect", TABLE), lambda answer: answer["title"]),
     "a cluster": (("inspect", CLUSTER), lambda answer: answer["name"]),
+    "a new calibration": (
+        ("calibrate", "step.json", "calls.csv", "-o", "new.yaml"),
+        lambda answer: answer["families"][0]["name"],
+    ),
     "a calibration": (("calibration", "show", "my.yaml"), lambda answer: answer["gpu"]),
     "a calibration's coverage": (
         ("calibration", "show", "my.yaml", "llama3-8b", "--gpus", "1", "--stack", "torch-eager", "--no-silicon"),
@@ -105,7 +113,10 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
         ("explain", "traces/rank0.json", "traces/rank1.json", "--view", "diff"),
         lambda answer: format_time(answer["after_step_s"]),
     ),
-    "sequences under an op": (("explain", "traces", "--view", "sequences", "--op", "mm"), lambda _: "kernels"),
+    "sequences under an op": (
+        ("explain", "traces", "--view", "sequences", "--op", "mm"),
+        lambda answer: format_time(answer["sequences"]["sequences"][0]["device_s"]),
+    ),
     **{
         f"traces: {view}": (("explain", "traces", "--view", view), headline)
         for view, headline in {
@@ -161,6 +172,7 @@ def write_page_inputs(folder: Path) -> None:
     write_inputs(folder)
     write_traces(folder / "traces")
     foretrace.save(foretrace.open(folder / "job.txt").program(), folder / "job.foretrace")
+    (folder / "ranks.txt").write_text("rank 0=node1 slot=0\nrank 1=node0 slot=0\n")
     (folder / "snapshot.json").write_text(json.dumps(SNAPSHOT))
     runs = (folder / "runs.csv").read_text()
     (folder / "h200.csv").write_text(runs.replace("A100-80GB SXM", "H200").replace("FP16", "BF16"))

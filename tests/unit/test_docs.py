@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,18 @@ def test_the_steps_page(capsys: pytest.CaptureFixture[str]) -> None:
     exec(second, {})
     assert float(capsys.readouterr().out) == pytest.approx(0.004 + 0.024 + 0.04 + 0.008 + 0.001)
     assert "# 0.077" in second
+
+
+def test_the_page_about_pages_asks_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    (code,) = snippets("docs/pages.md")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    answer = names["answer"]
+    assert answer.to_frame()["breakdown_s"].sum() == pytest.approx(answer.step_time_s)
+    assert len(answer.to_frame("remedies")) == len(answer.remedies) > 0
+    assert (tmp_path / "memory.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 def test_the_json_page_names_every_key() -> None:

@@ -11,8 +11,9 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, Self, TypeAlias
 
 from foretrace.basics.errors import InputError, UsageError, shown
 
@@ -20,12 +21,38 @@ FileId: TypeAlias = tuple[int, int]
 """The device and the inode of a file: the same for all of its names and links."""
 
 
-class FileRegistry:
-    """The files that one command reads and writes; `words` are those that it was called with."""
+MAX_HASHED: Final = 20
+"""Files that are hashed while they are read, the first ones; answers list no more."""
 
-    def __init__(self, words: Sequence[str] = ()) -> None:
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """The state of a file when it was opened; `sha256` is of its content, where that was hashed while it was read."""
+
+    size_bytes: int
+    modified_ns: int
+    sha256: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, state: os.stat_result) -> Self:
+        """Returns the state that `os.stat` states."""
+        return cls(state.st_size, state.st_mtime_ns)
+
+
+class FileRegistry:
+    """The files that one command reads and writes.
+
+    Args:
+        words: The words that the command was called with.
+        hashes_inputs: Whether its answer states the hashes of the files that it reads.
+    """
+
+    def __init__(self, words: Sequence[str] = (), *, hashes_inputs: bool = False) -> None:
         self.words = tuple(words)
+        self.hashes_inputs = hashes_inputs
+        self._hashed: set[str] = set()
         self._inputs: dict[FileId, str] = {}
+        self._read: dict[str, ReadFile] = {}
         self._input_folders: set[FileId] = set()
         self._pipes: set[FileId] = set()
         self._outputs: dict[FileId | str, str] = {}
@@ -94,8 +121,29 @@ class FileRegistry:
             if output is not None:
                 raise _read_and_written(path, output)
             self._inputs[key] = str(path)
+            self._read.setdefault(str(path), ReadFile.of(state))
         elif not stat.S_ISCHR(state.st_mode):
             self._pipes.add(key)
+
+    def takes_hash(self, path: str | Path) -> bool:
+        """Returns whether an opened file is to be hashed while it is read: the first `MAX_HASHED` files, each once."""
+        name = str(path)
+        read = self._read.get(name)
+        if not self.hashes_inputs or read is None or read.sha256 is not None:
+            return False
+        if len(self._hashed) < MAX_HASHED:
+            self._hashed.add(name)
+        return name in self._hashed
+
+    def add_hash(self, path: str | Path, size_bytes: int, sha256: str) -> None:
+        """Records the SHA-256 of the content of a file, all of which was read."""
+        read = self._read.get(str(path))
+        if read is not None:
+            self._read[str(path)] = replace(read, size_bytes=size_bytes, sha256=sha256)
+
+    def read_file(self, name: str) -> ReadFile | None:
+        """Returns the state of a file when it was opened; None where it was not opened by this name."""
+        return self._read.get(name)
 
     def add_named_input(self, path: str | Path) -> None:
         """Records a file that an input names: it may be read late, after outputs are written, or not at all.
@@ -179,17 +227,18 @@ _registry: ContextVar[FileRegistry | None] = ContextVar("file_registry", default
 
 
 @contextmanager
-def tracked_files(words: Sequence[str] = ()) -> Iterator[FileRegistry]:
+def tracked_files(words: Sequence[str] = (), *, hashes_inputs: bool = False) -> Iterator[FileRegistry]:
     """Keeps inputs and outputs apart while the block runs; inside of such a block, joins it.
 
     Args:
         words: The words that the command was called with.
+        hashes_inputs: Whether its answer states the hashes of the files that it reads.
     """
     active = _registry.get()
     if active is not None:
         yield active
         return
-    registry = FileRegistry(words)
+    registry = FileRegistry(words, hashes_inputs=hashes_inputs)
     token = _registry.set(registry)
     try:
         yield registry

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from foretrace.basics.errors import InputError, nearest
-from foretrace.basics.file_registry import active_registry
+from foretrace.basics.file_registry import FileRegistry, active_registry
 from foretrace.basics.limits import limited, too_large
 from foretrace.basics.outputs import is_leftover
 
@@ -32,6 +32,7 @@ MAX_LISTED: Final = 1000
 
 _MAX_HEAD_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 64 << 20
+_HASHED_AT_ONCE_BYTES: Final = 128 << 10
 _MAX_WAITING: Final = 64
 """Files that may be open between a look at their beginning and reading; systems allow a process as few as 256."""
 
@@ -68,10 +69,71 @@ def may_open(path: str | os.PathLike[str]) -> bool:
     return any(real == folder or real.startswith(folder + os.sep) for folder in (*_allowed, _PACKAGE))
 
 
+def is_of_package(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a file comes with the package."""
+    return os.path.realpath(path).startswith(_PACKAGE + os.sep)
+
+
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file that was read. Raises OSError where it cannot be read again."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class _HashedFile(io.RawIOBase):
+    """A file that is hashed while it is read; its hash is recorded when every byte was read, in order.
+
+    Bytes that are read again are hashed once. What is read past the stream, such as by `fileno`, is not hashed.
+    """
+
+    def __init__(self, file: io.RawIOBase, path: Path, registry: FileRegistry) -> None:
+        self._file = file
+        self._path = path
+        self._registry = registry
+        self._size_bytes = os.fstat(file.fileno()).st_size
+        self._hash = hashlib.sha256()
+        self._hashed_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any, /) -> int:
+        begin = self._file.tell()
+        count = self._file.readinto(buffer) or 0
+        self._add(begin, memoryview(buffer).cast("B")[:count])
+        return count
+
+    def readall(self) -> bytes:
+        begin = self._file.tell()
+        data = self._file.readall()
+        self._add(begin, data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _add(self, begin: int, data: bytes | memoryview) -> None:
+        """Hashes what of some bytes was not hashed before, if nothing is missing in between."""
+        end = begin + len(data)
+        if not begin <= self._hashed_bytes <= end:
+            return
+        self._hash.update(memoryview(data)[self._hashed_bytes - begin :])
+        self._hashed_bytes = end
+        if end >= self._size_bytes:
+            self._registry.add_hash(self._path, end, self._hash.hexdigest())
 
 
 class InputFile(os.PathLike[str]):
@@ -161,7 +223,9 @@ class InputFile(os.PathLike[str]):
         except BaseException:
             stream.close()
             raise
-        return stream
+        if is_of_package(self.path) or not registry.takes_hash(self.path):
+            return stream
+        return io.BufferedReader(_HashedFile(stream.detach(), self.path, registry), _HASHED_AT_ONCE_BYTES)
 
     def open(self, noun: str) -> io.BufferedReader:
         """Returns the file opened at its beginning; who takes it closes it. `noun` is what errors call it."""

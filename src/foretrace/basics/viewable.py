@@ -1,7 +1,7 @@
 """Defines `Viewable`, the base class of answers: what a notebook shows of them, and how they become frames and plots.
 
-How an answer looks is for `report/` to say, which imports the classes of answers and so cannot be imported by them: it
-is imported when an answer is looked at.
+`report/` renders answers. It imports their classes, so they cannot import it at module level; the methods import it
+when called.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Viewable:
 
         Args:
             key: The key of `to_dict()` that holds the table, such as `rank_classes` or `remedies`; keys of keys are
-                joined by dots: `memory.stages`. None: the main table of this kind of answer.
+                joined by dots: `memory.stages`. None: the main table of this kind of answer. A table that is empty or
+                null gives an empty frame.
 
         Raises:
             InputError: There is no table of this name, or pandas is not installed.

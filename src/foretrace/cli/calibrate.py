@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,12 @@ from foretrace.basics.errors import UsageError
 from foretrace.basics.progress import doing
 from foretrace.calibrate.calibrate import make_calibration
 from foretrace.cli.emit import emit
-from foretrace.cli.groups import OutputOptions
+from foretrace.cli.groups import OutputOptions, check_html
 from foretrace.report.calibration import calibration_json, print_calibration
 from foretrace.report.wrap import fit_text
+
+if TYPE_CHECKING:
+    from foretrace.report.page.blocks import View
 
 EXAMPLES = """Examples:
 
@@ -48,6 +51,9 @@ def command(
         typer.Option("--step-factor/--no-step-factor", help="Whether whole steps set a factor (default: from two on)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what it holds as JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="OUT.html", help="Also write what it holds as a page.")
+    ] = None,
 ) -> None:
     """Fit prices to your machine, from traces, tables, logs and whole steps; --calibration uses it anywhere."""
     if out is None:
@@ -56,6 +62,7 @@ def command(
     if out.suffix not in (".yaml", ".yml"):
         name = out.with_suffix(".yaml") if out.name and not out.name.startswith(".") else "my.yaml"
         raise UsageError("bad-value", f"{out}: a calibration is written as YAML", hint=f"for example {name}")
+    check_html(html)
     with doing(f"calibrating with {', '.join(path.name for path in inputs)}"):
         made, notes = make_calibration(inputs, out, gpu=gpu, cluster=cluster, step_factor=step_factor)
 
@@ -63,4 +70,9 @@ def command(
         print_calibration(made, notes=notes)
         print(fit_text(f"{out} written", sys.stderr), file=sys.stderr)
 
-    emit(lambda: calibration_json(made, notes=notes), screen, OutputOptions(as_json, None))
+    def view() -> View:
+        from foretrace.report.views.calibration import calibration_view
+
+        return calibration_view(made, notes=notes)
+
+    emit(lambda: calibration_json(made, notes=notes), screen, OutputOptions(as_json, None, html), view)

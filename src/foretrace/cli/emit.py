@@ -17,9 +17,7 @@ from foretrace.report.json import write_json
 from foretrace.report.wrap import fit_text
 
 if TYPE_CHECKING:
-    from foretrace.basics.placement import Placement
     from foretrace.cli.groups import OutputOptions, TimelineOptions
-    from foretrace.cost.machine import Machine
     from foretrace.readings.answer.answer import Answer
     from foretrace.report.page.blocks import View
 
@@ -51,13 +49,6 @@ def emit(
     screen()
 
 
-def page_of(answer: Answer, machine: Machine | None = None) -> View:
-    """Makes the page of an answer; the machine says where ranks sit."""
-    from foretrace.report.views.answer import answer_view
-
-    return answer_view(answer, placement=_placement(answer, machine))
-
-
 def write_page(views: Sequence[View], path: Path) -> None:
     """Writes a page of some answers, with the command and the files that they were made from."""
     from foretrace.report.page.document import report_html
@@ -67,12 +58,6 @@ def write_page(views: Sequence[View], path: Path) -> None:
     words, inputs = ((), ()) if registry is None else (registry.words, registry.inputs)
     write_text(path, report_html(with_origin(views, words, inputs)), "page")
     wrote(path, " and ".join(dict.fromkeys(view.kind for view in views)))
-
-
-def _placement(answer: Answer, machine: Machine | None) -> Placement | None:
-    if machine is None or machine.cluster is None:
-        return None
-    return machine.placed(answer.world_size, answer.timeline.graph.program.mesh)
 
 
 def fail_after_answer(error: ForetraceError, output: OutputOptions) -> NoReturn:
@@ -95,7 +80,7 @@ def write_picture(path: Path | None, svg: Callable[[], str], what: str) -> None:
         wrote(path, what)
 
 
-def write_files(answer: Answer, files: TimelineOptions, machine: Machine | None = None) -> Callable[[], None]:
+def write_files(answer: Answer, files: TimelineOptions) -> Callable[[], None]:
     """Writes the files that a timeline was asked for in; returns what prints their part of the screen."""
     if files.perfetto is not None:
         from foretrace.export.perfetto import write_perfetto
@@ -107,7 +92,7 @@ def write_files(answer: Answer, files: TimelineOptions, machine: Machine | None 
     if files.save is not None:
         answer.save(files.save)
         wrote(files.save, f"a step on {answer.world_size:,} ranks")
-    return _draw_links(answer, files.heatmap, machine)
+    return _draw_links(answer, files.heatmap)
 
 
 def write_traces(answer: Answer, folder: Path, ranks: list[int] | None) -> None:
@@ -123,14 +108,14 @@ def write_traces(answer: Answer, folder: Path, ranks: list[int] | None) -> None:
         print(fit_text(f"note: {text}", sys.stderr), file=sys.stderr)
 
 
-def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -> Callable[[], None]:
+def _draw_links(answer: Answer, heatmap: Path | None) -> Callable[[], None]:
     if heatmap is None:
         return lambda: None
     from foretrace.basics.units import format_time
     from foretrace.readings.links import link_loads
     from foretrace.report.plots.heatmap import heatmap_svg, print_heatmap
 
-    loads = link_loads(answer, placement=_placement(answer, machine))
+    loads = link_loads(answer)
     title = f"a step of {format_time(answer.step_time_s)} on {answer.world_size:,} GPUs of {loads.fabric.name}"
     write_picture(heatmap, lambda: heatmap_svg(loads, title), f"{loads.fabric.links:,} links")
     return lambda: print_heatmap(loads)

@@ -116,7 +116,7 @@ def command(
         explain_table(question.job, output)
         return
     explanation = explain(question.job, question.machine, question.scenario)
-    write_files(explanation.answer, files, question.machine)
+    write_files(explanation.answer, files)
     emit(
         lambda: explanation_json(explanation),
         lambda: print_explanation(explanation),

@@ -365,10 +365,8 @@ _OUTPUT_OPTIONS = {
 
 
 def _read_output(values: dict[str, Any]) -> OutputOptions:
-    html = values["html"]
-    if html is not None and html.suffix.lower() not in (".html", ".htm"):
-        raise UsageError("bad-value", f"{html}: pages are written as HTML", hint=f"for example {html}.html")
-    return OutputOptions(values["as_json"], values["output_file"], html)
+    check_html(values["html"])
+    return OutputOptions(values["as_json"], values["output_file"], values["html"])
 
 
 OUTPUT = OptionGroup(
@@ -464,6 +462,12 @@ def question_about(job: Input, machine: MachineOptions, scenario: ScenarioOption
 
 def _is_kept(job: Input, machine: MachineOptions, scenario: ScenarioOptions) -> bool:
     return job.answer_file is not None and machine.cluster is None and not scenario.scenario
+
+
+def check_html(path: Path | None) -> None:
+    """Refuses to write a page under a name that says it is something else than HTML."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError("bad-value", f"{path}: pages are written as HTML", hint=f"for example {path}.html")
 
 
 def check_svg(*paths: Path | None) -> None:

@@ -57,6 +57,9 @@ OUTPUT_FOLDER: Final = "OUT_DIR"
 OUTPUT_BY_FORMAT: Final = "OUT|OUT_DIR"
 """Metavars of outputs that are folders, and of those that the command claims when it knows which they are."""
 
+_OUTPUTS_WITH_ORIGIN: Final = ("OUT.html", "OUT.answer")
+"""Metavars of outputs that state the hashes of the files that were read."""
+
 _WORDS: Final = "foretrace.words"
 """The words of the command line, among what click remembers of a command."""
 
@@ -85,7 +88,10 @@ class GroupedCommand(TyperCommand):
         from foretrace.basics.file_registry import tracked_files
         from foretrace.basics.outputs import claim_output
 
-        with tracked_files(ctx.meta.get(_WORDS, ())) as files:
+        hashes = any(
+            param.metavar in _OUTPUTS_WITH_ORIGIN and ctx.params.get(param.name) is not None for param in self.params
+        )
+        with tracked_files(ctx.meta.get(_WORDS, ()), hashes_inputs=hashes) as files:
             inputs: list[Any] = []
             for param in self.params:
                 value = ctx.params.get(param.name)

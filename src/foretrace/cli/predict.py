@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.api import simulate
-from foretrace.cli.emit import emit, page_of, write_files
+from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -22,6 +22,7 @@ from foretrace.cli.groups import (
     takes,
 )
 from foretrace.report.terminal import print_answer
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -54,10 +55,10 @@ def command(
         even_if_oom=even_if_oom,
         try_changes=True,
     )
-    print_links = write_files(answer, files, question.machine)
+    print_links = write_files(answer, files)
 
     def screen() -> None:
         print_answer(answer)
         print_links()
 
-    emit(answer.to_dict, screen, output, lambda: page_of(answer, question.machine))
+    emit(answer.to_dict, screen, output, lambda: view_of(answer))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.progress import doing
-from foretrace.cli.emit import page_of, write_page
+from foretrace.cli.emit import write_page
+from foretrace.cli.groups import check_html
 from foretrace.inputs.registry import open_input
 from foretrace.readings.answer.answer import Answer
+
+if TYPE_CHECKING:
+    from foretrace.report.page.blocks import View
 
 EXAMPLES = """Examples:
 
@@ -26,7 +33,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="ANSWER...",
-            help="Answers that --save wrote. Of several, the page also shows each one's difference to the one before.",
+            help="Answers written by --save. With several, the page also shows the difference of each to the one "
+            "before.",
             show_default=False,
         ),
     ],
@@ -35,13 +43,44 @@ def command(
     ],
 ) -> None:
     """Write saved answers as one page to look at and to mail: a file that needs no network."""
+    check_html(output)
+    with doing("reading the answers"):
+        answers = dict(zip(_names(paths), map(_saved, paths), strict=True))
+    views = [_article(name, answer) for name, answer in answers.items()]
+    write_page([*views, *(_difference(*pair) for pair in pairwise(answers.items()))], output)
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Returns what answers are called: the names of their files, with their folders where two are the same."""
+    if len(set(paths)) < len(paths):
+        twice = next(path for path, count in Counter(paths).items() if count > 1)
+        raise UsageError("repeated-option", f"{twice} is named twice", hint="name each answer once")
+    names = [Path(path).name for path in paths]
+    return [path if names.count(name) > 1 else name for path, name in zip(paths, names, strict=True)]
+
+
+def _article(name: str, answer: Answer) -> View:
+    """Returns the view of an answer under the name of its file."""
+    from foretrace.report.page.origin import with_saved_origin
+    from foretrace.report.views import view_of
+
+    view = view_of(answer)
+    if answer.origin is None:
+        view = with_saved_origin(view, None)
+    return replace(view, title=f"{name}: {view.title}")
+
+
+def _difference(before: tuple[str, Answer], after: tuple[str, Answer]) -> View:
+    """Returns the view of the difference of an answer to the one before; a measured step is what a predicted one is
+    compared with, wherever it stands."""
     from foretrace.readings.compare import compare
     from foretrace.report.views import view_of
 
-    with doing("reading the answers"):
-        answers = [_saved(path) for path in paths]
-    comparisons = [compare(after, before) for before, after in pairwise(answers)]
-    write_page([*(page_of(answer) for answer in answers), *map(view_of, comparisons)], output)
+    base, subject = before, after
+    if subject[1].timeline.recorded and not base[1].timeline.recorded:
+        base, subject = subject, base
+    view = view_of(compare(subject[1], base[1], names=(subject[0], base[0])))
+    return replace(view, title=f"{subject[0]} compared with {base[0]}")
 
 
 def _saved(path: str) -> Answer:

@@ -10,7 +10,7 @@ import typer
 
 from foretrace.api import simulate
 from foretrace.basics.errors import UsageError
-from foretrace.cli.emit import emit, page_of, write_files
+from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -25,6 +25,7 @@ from foretrace.cli.groups import (
     takes,
 )
 from foretrace.report.terminal import print_answer
+from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
 
@@ -120,10 +121,10 @@ def command(
         even_if_oom=even_if_oom,
         try_changes=True,
     )
-    print_links = write_files(answer, files, question.machine)
+    print_links = write_files(answer, files)
 
     def screen() -> None:
         print_answer(answer)
         print_links()
 
-    emit(answer.to_dict, screen, output, lambda: page_of(answer, question.machine))
+    emit(answer.to_dict, screen, output, lambda: view_of(answer))

@@ -21,7 +21,7 @@ from foretrace.cli.groups import (
     takes,
 )
 from foretrace.inputs.option_texts import flag_of
-from foretrace.report.calibration import before_after_json, print_before_after
+from foretrace.report.calibration import calibrated_json, print_before_after
 from foretrace.report.validate import MAX_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
 from foretrace.report.views import view_of
 from foretrace.validate.calibrated import CalibratedValidation, validate_calibrated
@@ -86,8 +86,7 @@ def command(
 
 def _show(validation: Validation, both: CalibratedValidation | None, output: OutputOptions) -> None:
     def result() -> dict[str, Any]:
-        extra = {} if both is None else {"calibration": before_after_json(both)}
-        return {**validation_json(validation), **extra}
+        return validation_json(validation) if both is None else calibrated_json(both)
 
     def screen() -> None:
         if validation.rows or validation.interrupted:

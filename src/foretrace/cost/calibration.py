@@ -37,6 +37,7 @@ from foretrace.basics.errors import Diagnostic, InputError, printable, quoted, s
 from foretrace.basics.files import read_whole
 from foretrace.basics.numbers import NumberError, real_number
 from foretrace.basics.outputs import write_whole
+from foretrace.basics.viewable import Viewable
 from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, parse_profile, profile_text
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.reader import parse_measurements
@@ -121,7 +122,7 @@ class StepFit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calibration:
+class Calibration(Viewable):
     """A calibration as read, or about to be written. `gpu` is a preset's name, `device` what the driver calls it."""
 
     path: str

@@ -62,6 +62,8 @@ class PricedProgram:
     notes: tuple[Diagnostic, ...] = ()
     domains: DomainUse | None = None
     """The link domains that the job was placed on; None where a domain is a node, or a placement was given."""
+    placement: Placement | None = None
+    """The placement that the machine was given; None where ranks sit as `place_job` places them."""
 
 
 _Places = tuple[Placement, DomainUse | None]
@@ -267,7 +269,8 @@ class Machine:
         notes = (*cluster.remarks, *notes, *book.notes, *prices.notes, *frequency, *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
-        return PricedProgram(ops, prices, cluster, notes, domains)
+        given = None if self.placement is None else placement
+        return PricedProgram(ops, prices, cluster, notes, domains, given)
 
     def collectives_note(self, cluster: Cluster) -> Diagnostic:
         """Returns the note of what the measured collectives are taken for on `cluster`."""

@@ -178,14 +178,20 @@ def _is_measured(subject: Answer, base: Answer) -> bool:
     return base.timeline.recorded and not subject.timeline.recorded
 
 
-def compare(subject: Answer, base: Answer) -> Comparison:
-    """Compares a prediction with a measurement of the same job, or a job with another that it is a change of."""
+def compare(subject: Answer, base: Answer, names: tuple[str, str] | None = None) -> Comparison:
+    """Compares a prediction with a measurement of the same job, or a job with another that it is a change of.
+
+    Args:
+        subject: The prediction, or the changed job.
+        base: The measurement, or the job before the change.
+        names: Names of the subject and the base for their labels, such as those of files; None: A and B.
+    """
     ours, theirs = account(subject), account(base)
     same_mesh = _same_mesh(subject.timeline.graph.program.mesh, base.timeline.graph.program.mesh)
     until = (ours.until_optimizer_s, theirs.until_optimizer_s)
     measured = _is_measured(subject, base)
-    unlike = _unlike(subject, base, ours, theirs, same_mesh)
-    sides = (Side(PREDICTED, subject), Side(MEASURED, base)) if measured else (Side(A, base), Side(B, subject))
+    sides = _sides(subject, base, names)
+    unlike = _unlike(sides, ours, theirs, same_mesh)
     ours_s, theirs_s, late = _breakdowns(subject.breakdown, base.breakdown)
     return Comparison(
         subject=subject,
@@ -208,6 +214,17 @@ def compare(subject: Answer, base: Answer) -> Comparison:
             *_carried(sides),
         ),
     )
+
+
+def _sides(subject: Answer, base: Answer, names: tuple[str, str] | None) -> tuple[Side, Side]:
+    """Returns the subject and the base with their labels, in the order of columns."""
+    if _is_measured(subject, base):
+        of_subject, of_base = (PREDICTED, MEASURED)
+        if names is not None:
+            of_subject, of_base = f"{names[0]} ({PREDICTED})", f"{names[1]} ({MEASURED})"
+        return Side(of_subject, subject), Side(of_base, base)
+    of_subject, of_base = names or (B, A)
+    return Side(of_base, base), Side(of_subject, subject)
 
 
 def _causes(subject: Mapping[Cause, float], base: Mapping[Cause, float]) -> tuple[CauseRow, ...]:
@@ -313,16 +330,18 @@ class _Unlike:
         return Diagnostic("warning" if measured else "note", self.code, f"{self.words}: {self.consequence}")
 
 
-def _unlike(subject: Answer, base: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
-    """Returns the differences that keep the two runs from being the same job."""
+def _unlike(sides: tuple[Side, Side], ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
+    """Returns the differences that keep the two runs from being the same job; `ours` is of the subject."""
     unlike = []
-    measured = _is_measured(subject, base)
+    (first, one_side), (second, other_side) = sides
+    measured = _is_measured(one_side, other_side)
+    subject, base = (one_side, other_side) if measured else (other_side, one_side)
     consequence = "the step and means over ranks are compared, single ranks, stages and groups are not"
 
     def words(what: str, of_subject: str, of_base: str) -> str:
         if measured:
             return f"{what}: {of_subject} predicted, {of_base} measured"
-        return f"{what}: {of_base} in A, {of_subject} in B"
+        return f"{what}: {of_base} in {first}, {of_subject} in {second}"
 
     if subject.world_size != base.world_size:
         text = words("ranks", f"{subject.world_size:,}", f"{base.world_size:,}")

@@ -14,7 +14,6 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.basics.errors import InputError
-from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import NIC
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.peers import Places
@@ -96,8 +95,11 @@ class _Flows:
     bytes: Floats
 
 
-def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Placement | None = None) -> LinkLoads:
-    """Returns the links of a cluster (the simulation's unless another is given) under one step of a job."""
+def link_loads(simulation: Answer, cluster: Cluster | None = None) -> LinkLoads:
+    """Returns the links of a cluster (the simulation's unless another is given) under one step of a job.
+
+    Ranks sit where the simulation placed them.
+    """
     from foretrace.cost.network import network_of
     from foretrace.cost.network.domains import place_job
     from foretrace.hardware.fabric.build import fabric_of
@@ -114,7 +116,7 @@ def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Pl
             f"{world:,} GPUs have too many links to look at",
             hint=f"at most {MAX_GPUS:,}: take a smaller job",
         )
-    placement = placement or place_job(cluster, world, simulation.timeline.graph.program.mesh)[0]
+    placement = simulation.placement or place_job(cluster, world, simulation.timeline.graph.program.mesh)[0]
     network, places = network_of(cluster, world, placement), Places.of(cluster.node, placement)
     fabric = fabric_of(cluster, cluster.nodes or placement.hosts)
     router = Router(fabric, cluster.topology)

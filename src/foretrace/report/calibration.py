@@ -23,7 +23,7 @@ from foretrace.cost.calibration import Calibration, HostFit, MadeOf, StepFit
 from foretrace.report.json import read_record, to_json, with_properties
 from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.report.validate import signed_error
+from foretrace.report.validate import signed_error, validation_json
 from foretrace.validate.calibrated import CalibratedValidation
 
 CALIBRATION_SCHEMA = "foretrace.calibration/1"
@@ -236,7 +236,12 @@ def _away(distance: float) -> str:
     return f"{distance:.1f}" if math.isfinite(distance) else "no family"
 
 
-def before_after_json(validation: CalibratedValidation) -> dict[str, Any]:
+def calibrated_json(validation: CalibratedValidation) -> dict[str, Any]:
+    """Returns everything about a validation with a calibration, and the errors without it under `calibration`."""
+    return {**validation_json(validation.validation), "calibration": _before_after_json(validation)}
+
+
+def _before_after_json(validation: CalibratedValidation) -> dict[str, Any]:
     """Returns the errors without the calibration and with it, by row and in the mean; errors are signed shares."""
     rows = [
         {

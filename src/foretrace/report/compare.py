@@ -16,6 +16,9 @@ from foretrace.inputs.inventory import mesh_text
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import (
     MEASURED,
+    PREDICTED,
+    A,
+    B,
     CauseRow,
     ComparedPart,
     Comparison,
@@ -78,10 +81,11 @@ class RunRecord:
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Returns all of a comparison: seconds, and shares of the step of the base."""
     measured = comparison.with_measured
+    names = (PREDICTED, MEASURED) if measured else (A.lower(), B.lower())
 
     def both(of_subject: Any, of_base: Any, ending: str = "") -> dict[str, Any]:
         values = comparison.in_columns(of_subject, of_base)
-        return {f"{side.label.lower()}{ending}": value for side, value in zip(comparison.sides, values, strict=True)}
+        return {f"{name}{ending}": value for name, value in zip(names, values, strict=True)}
 
     def pair(seconds: Pair) -> dict[str, Any]:
         sides = both(seconds.subject_s, seconds.base_s, "_s")
@@ -192,7 +196,8 @@ def different_work(comparison: Comparison) -> str:
     a, b = (None if answer.model is None else answer.model.tokens_per_step for _, answer in comparison.sides)
     if a is None or b is None or a == b:
         return ""
-    return f"{format_count(a)} tokens a step in A, {format_count(b)} in B"
+    first, second = _labels(comparison)
+    return f"{format_count(a)} tokens a step in {first}, {format_count(b)} in {second}"
 
 
 def _band(comparison: Comparison) -> list[Span]:
@@ -228,7 +233,7 @@ def _differences(comparison: Comparison) -> list[list[Span]]:
         rows.append(("prices", "sources that only one has", *map(str, counts)))
     if not rows:
         return [[], [("  nothing differs in plan, hardware, scenario and sources of prices", "")]]
-    return [[], *table(("what differs", "", "A", "B"), rows, text_columns=4)]
+    return [[], *table(("what differs", "", *_labels(comparison)), rows, text_columns=4)]
 
 
 def difference_value(value: Any) -> str:
@@ -252,7 +257,7 @@ def _figures(comparison: Comparison) -> list[list[Span]]:
         *_figure("peak memory", peaks, format_bytes),
         *_figure("needs of a GPU", needs, format_bytes),
     ]
-    return table(("", "A", "B", "change"), rows)
+    return table(("", *_labels(comparison), "change"), rows)
 
 
 def rate_text(rate: float) -> str:
@@ -272,7 +277,11 @@ _RANK_TIMES = ("compute", "held up", "end")
 
 
 def _heads(comparison: Comparison) -> tuple[str, ...]:
-    return (*_labels(comparison), "difference", "of step" if comparison.with_measured else "of A")
+    return (
+        *_labels(comparison),
+        "difference",
+        "of step" if comparison.with_measured else f"of {comparison.sides[0].label}",
+    )
 
 
 def _cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:

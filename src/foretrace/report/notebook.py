@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from hashlib import sha256
 from html import escape
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.outputs import write_text
@@ -16,31 +18,14 @@ from foretrace.report.page.blocks import Picture, View
 from foretrace.report.page.document import notebook_style, report_html
 from foretrace.report.page.markup import render_view, tag
 from foretrace.report.page.origin import with_origin
-from foretrace.report.views import view_of
+from foretrace.report.views import kind_of, view_of
 
 if TYPE_CHECKING:
     import pandas
 
-JSON: Final = {
-    "Comparison": "compare:comparison_json",
-    "Explanation": "explain:explanation_json",
-    "NetworkAnswer": "network:network_json",
-    "PlanSearch": "plan:plan_json",
-}
-"""The functions of this folder that make the JSON of answers which do not do so themselves, as `module:function`."""
-
-MAIN_TABLES: Final = {
-    "Answer": "breakdown_s",
-    "Comparison": "breakdown",
-    "Explanation": "ranks",
-    "NetworkAnswer": "steps",
-    "PlanSearch": "plans",
-}
-"""The table of `to_frame()`, by the class of the answer."""
-
-SHOWN_SECTIONS: Final = ("step", "breakdown", "gains", "best", "plans", "waterfall", "figures", "notes")
-"""Sections that a notebook shows of an answer; `plot()` shows the others."""
 _PLOT_HEIGHT: Final = 640
+_BUTTON: Final = re.compile(r"<button\b[^>]*>[^<]*</button>")
+"""A button of a page. Those of a cell have no script and would do nothing."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,9 +59,7 @@ class SectionPlot:
 
 def answer_values(answer: Viewable) -> dict[str, Any]:
     """Returns an answer as plain values."""
-    module, _, function = JSON[type(answer).__name__].partition(":")
-    values: dict[str, Any] = getattr(import_module(f"foretrace.report.{module}"), function)(answer)
-    return values
+    return kind_of(answer).to_json(answer)
 
 
 def answer_frame(answer: Viewable, key: str | None) -> pandas.DataFrame:
@@ -85,30 +68,76 @@ def answer_frame(answer: Viewable, key: str | None) -> pandas.DataFrame:
         import pandas
     except ImportError:
         raise InputError("missing-package", "frames need pandas", hint="pip install pandas") from None
-    key = MAIN_TABLES[type(answer).__name__] if key is None else key
-    values = answer.to_dict()
-    tables = dict(_tables(values))
+    kind = kind_of(answer)
+    keys = {name: hint for record in kind.records for name, hint in get_type_hints(record).items()}
+    tables = dict(_tables(answer.to_dict(), keys if kind.records else None))
+    key = key or kind.main_table
+    if not key:
+        problem = f"{type(answer).__name__} has no main table"
+        raise InputError("missing-argument", problem, hint=f"name one of {', '.join(tables)}" if tables else None)
     if key not in tables:
         problem = f"the answer has no table {key}{did_you_mean(key, tables)}"
         raise InputError("unknown-name", problem, hint=f"tables: {', '.join(tables)}")
     table = tables[key]
-    if isinstance(table, Mapping):
-        return pandas.DataFrame({key: list(table.values())}, index=list(table))
-    return pandas.json_normalize(list(table))
+    if isinstance(table.values, Mapping):
+        return pandas.DataFrame({key: list(table.values.values())}, index=list(table.values))
+    return pandas.json_normalize(list(table.values)) if table.values else pandas.DataFrame(columns=list(table.columns))
 
 
-def _tables(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """Returns the tables among some values with their names: lists of objects, and numbers by name."""
-    tables: list[tuple[str, Any]] = []
+class _FrameTable(NamedTuple):
+    """A table among the values of an answer: numbers by name, or rows. `columns` are those of a table without rows."""
+
+    values: Mapping[str, Any] | Sequence[Any]
+    columns: Sequence[str] = ()
+
+
+def _tables(values: Mapping[str, Any], hints: Mapping[str, Any] | None, before: str = "") -> dict[str, _FrameTable]:
+    """Returns the tables among some values with their names: lists of objects, and numbers by name.
+
+    Args:
+        values: The values of an object.
+        hints: The types of the fields of the record that the object was made of. They tell whether an empty list or
+            null is a table without rows. None: every empty list is one.
+        before: What precedes the names: those of the outer objects.
+    """
+    tables: dict[str, _FrameTable] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            if value and all(isinstance(item, int | float) for item in value.values()):
-                tables.append((f"{before}{name}", value))
-            else:
-                tables += _tables(value, f"{before}{name}.")
-        elif isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
-            tables.append((f"{before}{name}", value))
+        hint = _without_none(None if hints is None else hints.get(name))
+        if isinstance(value, Mapping) and value and not _is_numbers(value):
+            inner = get_type_hints(hint) if is_dataclass(hint) else None if hints is None else {}
+            tables |= _tables(value, inner, f"{before}{name}.")
+        elif _is_table(value, hint, hints is None):
+            row = (*get_args(hint), None)[0]
+            columns = [field.name for field in fields(row)] if is_dataclass(row) and not value else []
+            empty: Any = {} if get_origin(hint) is Mapping else []
+            tables[f"{before}{name}"] = _FrameTable(value or empty, columns)
     return tables
+
+
+def _is_table(value: Any, hint: Any, is_untyped: bool) -> bool:
+    """Returns whether a value is a table, or may be one with rows; an object is one where it is not a record."""
+    if value and isinstance(value, Mapping):
+        return _is_numbers(value)
+    if value and isinstance(value, list):
+        return all(isinstance(item, Mapping) for item in value)
+    if value not in (None, [], {}):
+        return False
+    if is_untyped:
+        return value is not None
+    arguments = get_args(hint)
+    if get_origin(hint) is Mapping:
+        return arguments[1] in (int, float)
+    return get_origin(hint) in (tuple, list) and (is_dataclass(arguments[0]) or get_origin(arguments[0]) is dict)
+
+
+def _is_numbers(values: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values.values())
+
+
+def _without_none(hint: Any) -> Any:
+    """Returns the type `T` of a field of the type `T | None`; any other type as it is."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    return kinds[0] if get_origin(hint) in (Union, UnionType) and len(kinds) == 1 else hint
 
 
 def answer_plot(answer: Viewable, section: str | None) -> SectionPlot:
@@ -125,9 +154,13 @@ def answer_plot(answer: Viewable, section: str | None) -> SectionPlot:
 
 
 def notebook_html(answer: Viewable) -> str:
-    """Returns the main sections of an answer, with a style that keeps to itself."""
-    view = view_of(answer)
-    shown = [each for each in view.sections if each.key in SHOWN_SECTIONS]
-    return tag(
-        "div", f"<style>{notebook_style()}</style>{render_view(replace(view, sections=shown))}", class_="foretrace"
-    )
+    """Returns the main sections of an answer, with a style that keeps to itself.
+
+    A notebook is one page: ids begin with a hash of the content, so that those of several outputs differ.
+    """
+    kind = kind_of(answer)
+    view = kind.view(answer)
+    view = replace(view, sections=[each for each in view.sections if each.key in kind.notebook_sections])
+    prefix = f"f{sha256(render_view(view).encode()).hexdigest()[:12]}-"
+    html = _BUTTON.sub("", render_view(view, prefix))
+    return tag("div", f"<style>{notebook_style()}</style>{html}", class_="foretrace")

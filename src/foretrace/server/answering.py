@@ -6,6 +6,7 @@ An `Answerer` keeps machines, whose prices make the next question fast, inputs t
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from foretrace import api
 from foretrace.basics.cache import SizedCache
 from foretrace.basics.errors import ForetraceError, InputError, UsageError
+from foretrace.basics.origin import origin_of
 from foretrace.basics.outputs import write_text
 from foretrace.basics.units import format_count, format_time
 from foretrace.cost.machine import Machine
@@ -24,7 +26,8 @@ from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import compare
 from foretrace.report.answer_words import place_text
-from foretrace.report.page.document import fragment, report_html
+from foretrace.report.page.document import report_html
+from foretrace.report.page.markup import render_view
 from foretrace.report.page.origin import with_origin
 from foretrace.report.views import view_of
 from foretrace.report.views.answer import answer_view
@@ -82,8 +85,9 @@ class WebAnswer:
     fits: bool = True
 
     def view(self, command: str = "") -> View:
-        """Returns the whole view, with the command that makes it."""
-        return replace(self.make_view(), command=command)
+        """Returns the whole view, with the command that makes it; that of a saved answer is the one that made it."""
+        view = self.make_view()
+        return replace(view, command=view.command or command)
 
     @property
     def formats(self) -> list[Format]:
@@ -141,7 +145,7 @@ class Answerer:
         opened = self._open(question, place.enter())
         answer = api.simulate(opened.job, opened.machine, scenario_of(question), explain=False, even_if_oom=True)
         answered = _of_answer(opened, answer)
-        return {"html": fragment(answer_view(answer, quick=True)), "summary": answered.summary()}
+        return {"html": render_view(answer_view(answer, quick=True)), "summary": answered.summary()}
 
     def full(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> dict[str, Any]:
         """Returns the whole answer to a question.
@@ -155,7 +159,7 @@ class Answerer:
         command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
         text = json.dumps(answered.to_json(), allow_nan=False)
         return {
-            "html": fragment(answered.view(command)),
+            "html": render_view(answered.view(command)),
             "summary": answered.summary(),
             "command": command,
             "downloads": answered.formats,
@@ -168,7 +172,7 @@ class Answerer:
         A comparison is not stored, so that it has nothing to download.
         """
         answered = self._comparison(questions)
-        return {"html": fragment(answered.view()), "summary": answered.summary(), "command": "", "downloads": []}
+        return {"html": render_view(answered.view()), "summary": answered.summary(), "command": "", "downloads": []}
 
     def inspected(self, question: WebQuestion, place: Place) -> dict[str, Any]:
         """Returns what an upload is: its kind, whether it was measured, and whether it needs a cluster."""
@@ -187,17 +191,18 @@ class Answerer:
         if kind not in answered.formats:
             known = ", ".join(answered.formats)
             raise InputError("not-expressible", f"this answer has no {kind}", hint=f"it has: {known}")
+        command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
         if kind == "json":
             write_text(path, json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n", "JSON file")
         elif kind == "report":
-            command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
             write_text(path, report_html(with_origin([answered.view(command)], (), place.enter())), "page")
         elif kind == "launch":
             assert answered.launch is not None
             write_text(path, answered.launch(), "launch script")
         else:
             assert answered.answer is not None
-            _write_timeline(answered.answer, kind, path)
+            origin = origin_of(shlex.split(command)[1:], place.enter())
+            _write_timeline(replace(answered.answer, origin=answered.answer.origin or origin), kind, path)
 
     def _answered(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> WebAnswer:
         def make() -> WebAnswer:
@@ -246,7 +251,7 @@ class Answerer:
         model = bare.model  # type: ignore[attr-defined]
 
         def show(plans: Sequence[SearchedPlan]) -> None:
-            show_front(fragment(front_view(plans, bare.title)))
+            show_front(render_view(front_view(plans, bare.title)))
 
         with plans_shown_by(show):
             try:
@@ -307,11 +312,8 @@ def _of_answer(opened: _Opened, answer: Answer) -> WebAnswer:
     script = None
     if setting is not None and opened.machine.cluster is not None and _can_be_launched(setting):
         script = partial(_launch_script, setting, opened.machine)
-    placement = None
-    if opened.machine.cluster is not None and answer.cluster is not None:
-        placement = opened.machine.placed(answer.world_size, answer.timeline.graph.program.mesh)
     return WebAnswer(
-        partial(answer_view, answer, placement=placement),
+        partial(answer_view, answer),
         job.kind,
         " · ".join(word for word in (job.title, place_text(answer)) if word),
         answer.step_time_s,

@@ -104,7 +104,7 @@ def simulate_program(
                 notes = (*notes, *moved_limits(before, used.limits, scenario))
         answer = _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
         limits = kernel_limits(changed, priced, runner.graph) if explain else None
-        return replace(answer, kernel_limits_s=limits, domains=priced.domains)
+        return replace(answer, kernel_limits_s=limits, domains=priced.domains, placement=priced.placement)
 
 
 def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Machine, Mesh, Program, ProgramBuilder, simulate
+from foretrace import Machine, Mesh, Placement, Program, ProgramBuilder, simulate
 from foretrace.basics.errors import InputError
 from foretrace.cost.network import network_of
 from foretrace.hardware.cluster import Cluster
@@ -90,6 +90,15 @@ def test_more_than_a_link_carries_shows_where_each_went_as_if_alone() -> None:
     """dp and ep run at once: as if alone they put more on NICs than these carry in the step; sharing, they do not."""
     assert loads(job()).utilisation.max() > 1.0
     assert link_loads(simulate(job(), Machine(H100, network="flow"), explain=False)).utilisation.max() <= 1.0
+
+
+def test_ranks_send_from_where_they_are_placed() -> None:
+    """Ranks of a tp group on nodes of their own use NICs, on which a packed group has nothing."""
+    rank = np.arange(32, dtype=np.int32)
+    for placement, uses_nics in ((None, False), (Placement(rank % 4, rank // 4), True)):
+        found = link_loads(simulate(job(), Machine(H100, placement=placement), explain=False))
+        by_axis = dict(zip(found.axes, found.bytes_by_axis, strict=True))
+        assert bool(by_axis["tp"][between(found, Device.NIC, Device.LEAF)].any()) is uses_nics
 
 
 def test_what_has_no_links_or_too_many_is_refused() -> None:

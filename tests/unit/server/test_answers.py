@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import foretrace
 from server_client import LONG_SEARCH, PREDICTION, Browser
 from unit.cli.command_line import answer_of
 
@@ -136,6 +137,14 @@ def test_every_download_can_be_had(browser: Browser) -> None:
         assert response.headers["content-disposition"].startswith("attachment")
     assert browser.http.get(f"/api/answers/{answer['answer']}/json").json()["step_time_s"] > 0
     assert browser.http.get(f"/api/answers/{answer['answer']}/exe").status_code == 404
+
+
+def test_a_saved_download_says_how_it_was_made(browser: Browser, tmp_path: Path) -> None:
+    answer = browser.answer(PREDICTION)
+    (tmp_path / "x.answer").write_bytes(browser.http.get(f"/api/answers/{answer['answer']}/saved").content)
+    saved = foretrace.open(tmp_path / "x.answer")
+    assert isinstance(saved, foretrace.Answer) and saved.origin is not None
+    assert saved.origin.command == answer["command"]
 
 
 def test_history_lists_the_newest_first_and_forgets_what_is_deleted(browser: Browser) -> None:

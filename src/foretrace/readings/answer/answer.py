@@ -13,6 +13,8 @@ import numpy as np
 from foretrace.basics.arguments import checked_methods
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.origin import Origin
+from foretrace.basics.placement import Placement
 from foretrace.basics.viewable import Viewable
 from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
@@ -141,6 +143,10 @@ class Answer(Viewable):
     """How communications shared links; None where the job carries the prices of all of them."""
     domains: DomainUse | None = None
     """The link domains that ranks were placed on, where a domain reaches over nodes and no placement was given."""
+    placement: Placement | None = None
+    """Where each rank sits, where a placement was given; None: as `place_job` places the ranks."""
+    origin: Origin | None = None
+    """What a saved answer was made of; None for an answer that this process made, and for older files."""
     step_time_unprofiled_s: float | None = None
     """The step of a profiler trace without what profiling cost its host."""
     step_time_unprofiled_band_s: tuple[float, float] | None = None
@@ -256,7 +262,7 @@ class Answer(Viewable):
         return answer_dict(self)
 
     def save(self, path: str | Path) -> None:
-        """Writes the answer with its timeline to a file that `foretrace.open` reads."""
+        """Writes the answer with its timeline and its origin to a file that `foretrace.open` reads."""
         from foretrace.readings.answer.answer_file import save_answer
 
         save_answer(self, path)

@@ -10,6 +10,9 @@ from typing import Any, Final, get_type_hints
 from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
+from foretrace.basics.limits import check_gpus
+from foretrace.basics.origin import Origin, origin_of_command
+from foretrace.basics.placement import Placement
 from foretrace.basics.plain import from_plain, to_plain
 from foretrace.engine.fixed_run import FixedRun
 from foretrace.inputs.answer_file.input import ENDING
@@ -33,8 +36,8 @@ _REQUIRED_TYPES: Final = {
 }
 """Values that the plan of an answer has, and their types; a plan that is asked for may leave them open."""
 
-DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model"}, ModelFigures: {"memory"}}
-"""Fields that the header does not hold: they are in the arrays, or follow from them."""
+DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model", "placement", "origin"}, ModelFigures: {"memory"}}
+"""Fields that are not saved with the others: they are in the arrays, follow from them, or have keys of their own."""
 
 _MAX_MICROBATCH_RATIO: Final = 1e6
 """The largest ratio of a remedy's microbatches to those of the job."""
@@ -46,6 +49,9 @@ def save_answer(answer: Answer, path: str | Path) -> None:
         hint = f"for example {Path(path).stem or 'job'}{ENDING}"
         raise InputError("bad-value", f"a saved answer ends in {ENDING}", where=str(path), hint=hint)
     attached: dict[str, Any] = {"version": VERSION, "answer": _saved_fields(answer), "model": None}
+    attached["origin"] = to_plain(answer.origin or origin_of_command())
+    if answer.placement is not None:
+        attached["placement"] = to_plain(answer.placement)
     if answer.model is not None:
         attached["model"] = _saved_fields(answer.model)
         attached["process_memory"] = to_plain(answer.model.memory.process)
@@ -66,7 +72,9 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         _check_finite(header)
         FixedRun(timeline.graph)  # ops that wait for each other deadlock here; readings would go around in circles
         saved = _opened_fields(Answer, header["answer"])
-        answer = Answer(**saved, timeline=timeline, memory_tracks=tuple(memory_tracks(timeline)))
+        tracks, placement = tuple(memory_tracks(timeline)), _opened_placement(header)
+        origin = from_plain(Origin | None, header.get("origin"))
+        answer = Answer(**saved, timeline=timeline, memory_tracks=tracks, placement=placement, origin=origin)
         _check_figures(answer, str(path))
         if header["model"] is None:
             return answer
@@ -90,6 +98,7 @@ def _check_figures(answer: Answer, path: str) -> None:
         answer.step_time_s == timeline.step_time_s
         and answer.world_size == timeline.graph.program.world
         and answer.repeats == timeline.graph.program.repeats
+        and (answer.placement is None or _has_places(answer, answer.placement))
     )
     seconds = (answer.unchanged_step_time_s, answer.step_time_unprofiled_s, answer.unchanged_step_time_unprofiled_s)
     bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
@@ -106,6 +115,23 @@ def _check_figures(answer: Answer, path: str) -> None:
         or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0
     ):
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
+
+
+def _has_places(answer: Answer, placement: Placement) -> bool:
+    """Returns whether a placement is of the ranks of an answer, on GPUs that nodes of its cluster have."""
+    if answer.cluster is None or placement.world != answer.world_size:
+        return False
+    return int(placement.slot.max()) < answer.cluster.node.gpus
+
+
+def _opened_placement(header: dict[str, Any]) -> Placement | None:
+    """Returns the placement of a header; None where none was given, and in older files."""
+    saved = header.get("placement")
+    if saved is None:
+        return None
+    placement = Placement(saved["host"], saved["slot"], tuple(map(str, saved["names"])))
+    check_gpus(placement.hosts, "placement")
+    return placement
 
 
 def _check_plan(plan: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,13 +10,11 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.basics.plain import to_plain
 from foretrace.cost.network.domains import DomainUse
 from foretrace.readings.answer.answer import Bottleneck, Remedy
+from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, Verdict
 from foretrace.readings.sharing import NetworkUse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from foretrace.readings.answer.answer import Answer
-    from foretrace.readings.answer.memory_fit import MemoryFit, MemoryPart, Verdict
 
 SIMULATION_SCHEMA: Final = "foretrace.simulation/1"
 PREDICTION_SCHEMA: Final = "foretrace.prediction/2"

@@ -10,6 +10,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.viewable import Viewable
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.statistics import tally
@@ -46,7 +47,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceDiff:
+class TraceDiff(Viewable):
     """The changes between two traces, the largest change of time first; host ops nest, so do not add up their times."""
 
     before_steps: int

@@ -12,6 +12,7 @@ import numpy as np
 
 from foretrace.basics.arguments import checked, checked_calls
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError
+from foretrace.basics.viewable import Viewable
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.answer.recorded import recorded_answer
@@ -36,7 +37,7 @@ _HTA_STEPS: Final = "as HTA counts: from the first work to the last, that of the
 
 
 @checked_calls
-class ProfilerTrace:
+class ProfilerTrace(Viewable):
     """The traces of a job's ranks, one file each; one method for each question.
 
         trace = foretrace.ProfilerTrace.load("traces/")

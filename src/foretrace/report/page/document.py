@@ -1,4 +1,4 @@
-"""Makes HTML documents of views: the report, a single file that needs no network, and fragments of other pages.
+"""Makes HTML documents of views: the report, a single file that needs no network, and styles for parts of others.
 
 The report holds one style sheet and one script, both inline; its content security policy names their hashes, so that
 nothing else in the file can run or load anything.
@@ -35,11 +35,6 @@ _MODULES: Final = (
 """The scripts of a report, in the order in which they are joined."""
 _IMPORT: Final = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?=(async )?(function|const|class)\b)", re.MULTILINE)
-
-
-def fragment(view: View, prefix: str = "") -> str:
-    """Returns a view as a part of a page that has the style sheet and the script."""
-    return render_view(view, prefix)
 
 
 @cache

@@ -1,58 +1,51 @@
-"""Says what answers were made of: the command, the version, and the input files with their hashes."""
+"""Shows on a page what its answers were made of: the command, the versions, and the input files with their hashes."""
 
 from __future__ import annotations
 
-import platform
-import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
-import foretrace
-from foretrace.basics.files import sha256_of
+from foretrace.basics.origin import Origin, OriginFile, origin_of
 from foretrace.basics.units import format_bytes, format_count
 from foretrace.report.page.blocks import View
 
-MAX_FILES: Final = 20
-"""Input files that are listed each with its hash; more are counted."""
+_NOT_SAVED: Final = "not known: an earlier version of Foretrace saved the answer without them"
 
 
 def with_origin(views: Sequence[View], words: Sequence[str], inputs: Sequence[str]) -> list[View]:
     """Adds the versions, the command and the inputs to the last of some views, which closes their page.
 
     Args:
-        views: The views of one page.
+        views: The views of one page. Those of saved answers state their own origin before that of the page.
         words: The words of the command after `foretrace`; empty for views that were made from Python.
-        inputs: The files that were read. Those of the package are part of its version, and are left out.
+        inputs: The files that were read.
     """
-    package = Path(foretrace.__file__).parent.resolve()
-    files = [name for name in inputs if package not in Path(name).resolve().parents]
-    facts = [("versions", " · ".join(_versions()))]
-    facts += [("input", _described(name)) for name in files[:MAX_FILES]]
-    if len(files) > MAX_FILES:
-        facts.append(("", f"and {format_count(len(files) - MAX_FILES)} more files"))
     *before, last = views
-    command = shlex.join(["foretrace", *words]) if words else last.command
-    return [*before, replace(last, facts=(*last.facts, *facts), command=command)]
+    origin = origin_of(words, inputs)
+    if last.facts:
+        page = [("this page", origin.command)] if origin.command else []
+        return [*before, replace(last, facts=(*last.facts, *page, *_facts(origin, "its ")))]
+    return [*before, replace(last, facts=tuple(_facts(origin)), command=origin.command or last.command)]
 
 
-def _versions() -> Iterator[str]:
-    """Yields the versions that an answer depends on: of Foretrace, of NVIDIA's tables where they are installed, …"""
-    yield f"foretrace {foretrace.__version__}"
-    for package in ("aiconfigurator-core", "numpy"):
-        with suppress(PackageNotFoundError):
-            yield f"{package} {version(package)}"
-    yield f"Python {platform.python_version()}"
+def with_saved_origin(view: View, origin: Origin | None) -> View:
+    """Adds what a saved answer was made of to its view; None: the file does not say."""
+    if origin is None:
+        return replace(view, facts=(("command, versions", _NOT_SAVED),))
+    return replace(view, facts=tuple(_facts(origin)), command=origin.command)
 
 
-def _described(name: str) -> str:
-    """Returns a file's name, size and SHA-256; only the name where it cannot be read a second time."""
-    path = Path(name)
-    try:
-        digest = sha256_of(path) if path.is_file() else None
-        return name if digest is None else f"{name} · {format_bytes(path.stat().st_size)} · sha256 {digest}"
-    except OSError:
-        return name
+def _facts(origin: Origin, of: str = "") -> Iterator[tuple[str, str]]:
+    """Yields versions and files; `of` precedes their names."""
+    yield f"{of}versions", " · ".join(origin.versions)
+    yield from ((f"{of}input", _described(file)) for file in origin.files)
+    if origin.more_files:
+        yield "", f"and {format_count(origin.more_files)} more files"
+
+
+def _described(file: OriginFile) -> str:
+    """Returns a file's name, size and SHA-256; only the name where these are not known."""
+    if file.sha256 is None or file.size_bytes is None:
+        return file.name
+    return f"{file.name} · {format_bytes(file.size_bytes)} · sha256 {file.sha256}"

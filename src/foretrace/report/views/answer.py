@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.basics.placement import Placement
 from foretrace.basics.units import (
     MINUS,
     format_bandwidth,
@@ -20,7 +19,13 @@ from foretrace.basics.units import (
     format_time,
 )
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.answer.answer_record import RankClassRecord, rank_classes
+from foretrace.readings.answer.answer_record import (
+    ModelRecord,
+    RankClassRecord,
+    SimulationRecord,
+    answer_dict,
+    rank_classes,
+)
 from foretrace.readings.breakdown import COMPUTE_PARTS
 from foretrace.readings.critical_path import PathStretch, path_stretches
 from foretrace.readings.links import MAX_GPUS, link_loads
@@ -66,8 +71,10 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.page.gantt_chart import gantt_chart
+from foretrace.report.page.origin import with_saved_origin
 from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.roofline_plot import roofline_svg
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.stage_memory import memory_figure, memory_section
 from foretrace.report.views.text_table import (
     MAX_ROWS,
@@ -84,13 +91,12 @@ MAX_KERNELS: Final = 60
 """Kinds of ops that are drawn under the roofline, those that take most time."""
 
 
-def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | None = None) -> View:
+def answer_view(answer: Answer, *, quick: bool = False) -> View:
     """Makes the view of an answer.
 
     Args:
         answer: The answer.
         quick: Whether only the step, its breakdown and the memory are shown.
-        placement: Where ranks sit, where that was given; the map of links needs it.
     """
     sections = [_step(answer), _breakdown(answer)]
     if quick:
@@ -104,12 +110,13 @@ def answer_view(answer: Answer, *, quick: bool = False, placement: Placement | N
             *_prices(answer),
             *memory_section(answer),
             *_roofline(answer),
-            *_links(answer, placement),
+            *_links(answer),
             _inputs(answer),
         ]
     sections += notes_section(answer.diagnostics)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
-    return View(job_text(answer) or "a step", kind, sections, place_text(answer))
+    view = View(job_text(answer) or "a step", kind, sections, place_text(answer))
+    return view if answer.origin is None else with_saved_origin(view, answer.origin)
 
 
 def _step(answer: Answer) -> Section:
@@ -384,7 +391,7 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     yield Section("roofline", "Kernels under the roofline", blocks, remark)
 
 
-def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
+def _links(answer: Answer) -> Iterator[Section]:
     """Yields how communications share links, and the map of the links where the network is explicit."""
     use = answer.network
     if use is None or use.mode == "analytic":
@@ -401,7 +408,7 @@ def _links(answer: Answer, placement: Placement | None) -> Iterator[Section]:
         blocks.append(Table(("link", "of the step", "while in use"), hot, "the busiest links", right=(1, 2), shown=5))
     if answer.cluster is not None and answer.world_size <= MAX_GPUS:
         try:
-            loads = link_loads(answer, placement=placement)
+            loads = link_loads(answer)
         except ForetraceError as error:
             blocks.append(Text(f"No map of the links: {error.message}", "muted"))
         else:
@@ -449,3 +456,15 @@ def _inputs(answer: Answer) -> Section:
         rows = [[name, value_text(value)] for name, value in answer.model.plan.items()]
         blocks.append(Table(("field of the plan", "value"), rows, summary=f"all {len(rows)} fields of the plan"))
     return Section("inputs", "Plan and scenario" if answer.model else "Scenario", blocks, wide=False)
+
+
+KINDS: Final = (
+    AnswerKind(
+        Answer,
+        answer_view,
+        answer_dict,
+        main_table="breakdown_s",
+        notebook_sections=("step", "breakdown", "gains", "notes"),
+        records=(SimulationRecord, ModelRecord),
+    ),
+)

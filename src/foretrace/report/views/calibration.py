@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_count, format_percent
@@ -10,6 +11,8 @@ from foretrace.calibrate.coverage import JobCoverage
 from foretrace.cost.calibration import Calibration
 from foretrace.report.calibration import (
     ALL_COVERED,
+    CalibrationRecord,
+    calibration_json,
     collectives_table,
     covered_text,
     families_table,
@@ -19,6 +22,7 @@ from foretrace.report.calibration import (
     made_of_table,
 )
 from foretrace.report.page.blocks import Bar, Bars, Block, FactList, KeyFigure, KeyFigures, Section, Text, View
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import notes_section, page_table, sentence
 
 
@@ -76,3 +80,15 @@ def _contents(calibration: Calibration) -> Iterator[Section]:
     if calibration.collectives is not None:
         yield Section("collectives", "Collectives", (page_table(collectives_table(calibration), shown=30),))
     yield Section("made-of", "What it was made of", (page_table(made_of_table(calibration)),))
+
+
+KINDS: Final = (
+    AnswerKind(
+        Calibration,
+        lambda calibration: calibration_view(calibration, notes=calibration.notes),
+        lambda calibration: calibration_json(calibration, notes=calibration.notes),
+        main_table="families",
+        notebook_sections=("step", "families", "collectives", "notes"),
+        records=(CalibrationRecord,),
+    ),
+)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from foretrace.basics.units import format_bytes, format_percent, format_time
-from foretrace.readings.compare import ComparedPart, Comparison, Pair
+from foretrace.readings.compare import MEASURED, PREDICTED, ComparedPart, Comparison, Pair
 from foretrace.report.answer_words import place_text, signed_percent
 from foretrace.report.compare import (
     cause_names,
+    comparison_json,
     difference_value,
     different_work,
     range_text,
@@ -35,6 +36,7 @@ from foretrace.report.page.blocks import (
 )
 from foretrace.report.page.gantt_chart import gantt_chart
 from foretrace.report.plots.waterfall import waterfall_svg
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import MAX_ROWS, change_tone, left_out_text, notes_section
 
 _ROUNDING: Final = 1e-6
@@ -65,7 +67,11 @@ def _step(comparison: Comparison) -> Section:
     what = "Error" if comparison.with_measured else "Difference"
     figures = [KeyFigure(what, relative_text(pair), difference, tone)]
     figures += [
-        KeyFigure(side.label.capitalize(), time, place_text(side.answer))
+        KeyFigure(
+            side.label.capitalize() if side.label in (PREDICTED, MEASURED) else side.label,
+            time,
+            place_text(side.answer),
+        )
         for side, time in zip(comparison.sides, times, strict=True)
     ]
     if comparison.until_optimizer is not None:
@@ -114,7 +120,7 @@ def _pair_cells(comparison: Comparison, pair: Pair) -> list[str | Cell]:
 
 def _heads(comparison: Comparison) -> tuple[str, ...]:
     first, second = comparison.sides
-    return (first.label, second.label, "difference", "of step" if comparison.with_measured else "of A")
+    return (first.label, second.label, "difference", "of step" if comparison.with_measured else f"of {first.label}")
 
 
 def _parts_table(comparison: Comparison, rows: tuple[ComparedPart, ...], what: str, summary: str = "") -> Table:
@@ -131,7 +137,11 @@ def _differences(comparison: Comparison) -> Iterator[Section]:
         [f"{each.of} {each.name}".strip(), difference_value(each.a), difference_value(each.b)]
         for each in comparison.differences
     ]
-    block: Block = Table(("what", "A", "B"), rows) if rows else Text("Nothing differs in plan, hardware and prices.")
+    block: Block = (
+        Table(("what", *_heads(comparison)[:2]), rows)
+        if rows
+        else Text("Nothing differs in plan, hardware and prices.")
+    )
     yield Section("choices", "What differs", (block,), wide=False)
 
 
@@ -153,7 +163,7 @@ def _figures(comparison: Comparison) -> Table:
             continue
         change = signed_percent((second - first) / first) if first and second is not None else ""
         rows.append([name, *("" if value is None else text(value) for value in (first, second)), change])
-    return Table(("", "A", "B", "change"), rows, right=(1, 2, 3))
+    return Table(("", *_heads(comparison)[:2], "change"), rows, right=(1, 2, 3))
 
 
 def _causes(comparison: Comparison) -> Iterator[Section]:
@@ -242,3 +252,14 @@ def _groups(comparison: Comparison) -> Table:
     first, second = comparison.sides
     head = ("groups", f"running, {first.label}", second.label, f"waiting, {first.label}", second.label)
     return Table(head, rows, left_out_text(len(comparison.groups) - len(rows)), right=range(1, 5), summary="by group")
+
+
+KINDS: Final = (
+    AnswerKind(
+        Comparison,
+        comparison_view,
+        comparison_json,
+        main_table="breakdown",
+        notebook_sections=("step", "waterfall", "figures", "notes"),
+    ),
+)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from foretrace.basics.units import format_percent, format_time
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.explain import Explanation
 from foretrace.report.explain import (
     calls_table,
+    explanation_json,
     fact_texts,
     job_text,
     kind_text,
@@ -20,6 +22,7 @@ from foretrace.report.explain import (
     stages_table,
 )
 from foretrace.report.page.blocks import Block, FactList, KeyFigure, KeyFigures, Section, Text, View
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.text_table import notes_section, numbered, page_table, sentence
 
@@ -100,3 +103,14 @@ def _facts(explanation: Explanation) -> Iterator[Section]:
     facts = [("critical path" if name == "path" else name, text) for name, text in fact_texts(explanation)]
     if facts:
         yield Section("facts", "More about the step", (FactList(facts),))
+
+
+KINDS: Final = (
+    AnswerKind(
+        Explanation,
+        explanation_view,
+        explanation_json,
+        main_table="ranks",
+        notebook_sections=("step", "advice", "breakdown", "remedies", "notes"),
+    ),
+)

@@ -8,9 +8,10 @@ from typing import Final
 from foretrace.basics.units import format_bandwidth, format_bytes, format_count, format_flops
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.inputs.inventory import SEPARATOR, Inventory, mesh_text
-from foretrace.report.catalogue.hardware import item_facts
+from foretrace.report.catalogue.hardware import item_facts, show_json
 from foretrace.report.inventory import inventory_table
 from foretrace.report.page.blocks import FactList, KeyFigure, KeyFigures, Section, Text, View
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import notes_section, page_table
 
 _TEXTS: Final = ("note", "source")
@@ -69,3 +70,9 @@ def _figures(item: Cluster | Node | Gpu | Nic) -> Iterator[KeyFigure]:
 def _sources(facts: list[tuple[str, str]]) -> Iterator[Section]:
     if facts:
         yield Section("sources", "Notes and sources", (FactList(facts),))
+
+
+KINDS: Final = (
+    AnswerKind(Inventory, inventory_view, Inventory.to_dict, notebook_sections=("step", "contents", "notes")),
+    *(AnswerKind(cls, hardware_view, show_json) for cls in (Cluster, Node, Gpu, Nic)),
+)

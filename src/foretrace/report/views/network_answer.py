@@ -8,14 +8,17 @@ from typing import Final
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_bandwidth, format_count, format_difference, format_percent, format_time
 from foretrace.report.network import (
+    CollectiveRecord,
     band_text,
     bound_text,
     candidates_table,
     limit_text,
     links_text,
+    network_json,
     points_table,
     source_list,
     source_text,
+    table_json,
     table_notes,
     table_titles,
     title_text,
@@ -26,6 +29,7 @@ from foretrace.report.network import (
 from foretrace.report.page.blocks import Bar, Bars, Block, FactList, KeyFigure, KeyFigures, Picture, Section, Text, View
 from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.network_plot import network_svg, over_of, size_text
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import change_tone, notes_section, page_table
 from foretrace.simulation.network.network import NetworkAnswer, NetworkTable
 
@@ -139,3 +143,22 @@ def _last_links(results: NetworkTable) -> Iterator[Section]:
     last = results.answers[-1]
     for section in _links(last):
         yield Section(section.key, section.title, section.blocks, f"under {title_text(last)}")
+
+
+KINDS: Final = (
+    AnswerKind(
+        NetworkAnswer,
+        network_view,
+        network_json,
+        main_table="candidates",
+        notebook_sections=("step", "ways", "notes"),
+        records=(CollectiveRecord,),
+    ),
+    AnswerKind(
+        NetworkTable,
+        network_table_view,
+        table_json,
+        main_table="points",
+        notebook_sections=("step", "curve", "points", "notes"),
+    ),
+)

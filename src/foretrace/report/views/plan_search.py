@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from foretrace.basics.units import (
     MINUS,
@@ -32,12 +33,14 @@ from foretrace.report.page.blocks import (
 )
 from foretrace.report.plan import (
     MIN_PART,
+    PlanSearchRecord,
     cost_per_million,
     days_text,
     fit_text,
     goal_text,
     gpu_hours_per_million,
     no_best_text,
+    plan_json,
     proof_text,
     reason_words,
     request_of,
@@ -47,6 +50,7 @@ from foretrace.report.plan import (
 )
 from foretrace.report.plan_words import common_words, plan_text, plan_words, varying_fields
 from foretrace.report.plots.plan_front import plan_front_svg
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import notes_section
 from foretrace.search.planner.result import PlanSearch, RankedPlan
 
@@ -201,3 +205,15 @@ def _launch(search: PlanSearch) -> Iterator[Section]:
     scripts = [Fold(framework, (Code(script, "launch script"),)) for framework, script in search.launch.items()]
     if scripts:
         yield Section("launch", "How to launch it", scripts)
+
+
+KINDS: Final = (
+    AnswerKind(
+        PlanSearch,
+        plan_search_view,
+        plan_json,
+        main_table="plans",
+        notebook_sections=("best", "plans", "notes"),
+        records=(PlanSearchRecord,),
+    ),
+)

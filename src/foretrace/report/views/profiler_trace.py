@@ -31,7 +31,9 @@ from foretrace.report.profiler_trace.summary import (
     launches_text,
     run_text,
 )
+from foretrace.report.profiler_trace.views_json import diff_json, profiler_trace_json
 from foretrace.report.table import TextTable
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.explanation import answer_sections
 from foretrace.report.views.text_table import change_tone, notes_section, numbered, page_table, part_blocks, sentence
 
@@ -212,3 +214,22 @@ def trace_diff_view(difference: TraceDiff) -> View:
         *notes_section(difference.diagnostics),
     ]
     return View("What changed between two traces", "difference of profiler traces", sections)
+
+
+KINDS: Final = (
+    AnswerKind(
+        ProfilerTrace,
+        profiler_trace_view,
+        profiler_trace_json,
+        main_table="kernels.kernels",
+        notebook_sections=("step", "advice", "breakdown", "work", "notes"),
+    ),
+    AnswerKind(
+        TraceDiff,
+        trace_diff_view,
+        diff_json,
+        main_table="changes",
+        notebook_sections=("step", "changes", "notes"),
+        records=(TraceDiff,),
+    ),
+)

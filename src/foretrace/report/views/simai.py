@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from foretrace.compat.simai.compare import SimaiComparison
 from foretrace.readings.answer.answer import Answer
 from foretrace.report.page.blocks import Block, Cell, KeyFigure, KeyFigures, Row, Section, Table, Text, View
-from foretrace.report.simai import EXPOSED_WORDS, effect_text, failure_text, figure_rows, refusal_notes
+from foretrace.report.simai import EXPOSED_WORDS, comparison_json, effect_text, failure_text, figure_rows, refusal_notes
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.text_table import notes_section, size_of
 
@@ -49,3 +51,14 @@ def _defects(comparison: SimaiComparison) -> Iterator[Section]:
         remark = "µs: SimAI's total with only this mended, minus it"
         table = Table(("defect", "effect", "what it is", "where it shows"), rows, right=(1,), shown=24)
         yield Section("defects", "Why they differ", (table,), remark)
+
+
+KINDS: Final = (
+    AnswerKind(
+        SimaiComparison,
+        simai_view,
+        lambda comparison: comparison_json(comparison, explained=True),
+        main_table="simai.defects",
+        notebook_sections=("step", "simai", "breakdown", "notes"),
+    ),
+)

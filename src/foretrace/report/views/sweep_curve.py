@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_number, format_percent, format_time
@@ -23,14 +24,17 @@ from foretrace.report.page.blocks import (
 )
 from foretrace.report.sweep import (
     BAND_WORDS,
+    SweepRecord,
     efficiency_text,
     interrupted_text,
     job_text,
     part_columns,
     reason_text,
     sweep_columns,
+    sweep_json,
     sweep_svg,
 )
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import MAX_ROWS, left_out_text, notes_section, size_of
 from foretrace.search.sweep import Outcome, Sweep
 
@@ -128,3 +132,15 @@ def _caption(words: str, count: int) -> str:
     """Returns the words above a table, and how many of its rows are left out."""
     more = left_out_text(count - MAX_ROWS)
     return "; ".join(text for text in (words, more) if text)
+
+
+KINDS: Final = (
+    AnswerKind(
+        Sweep,
+        sweep_view,
+        sweep_json,
+        main_table="points",
+        notebook_sections=("step", "curve", "points", "notes"),
+        records=(SweepRecord,),
+    ),
+)

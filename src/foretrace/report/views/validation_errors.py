@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_percent, format_time
-from foretrace.report.calibration import OWN_STEPS, before_after_table
+from foretrace.report.calibration import OWN_STEPS, before_after_table, calibrated_json
 from foretrace.report.page.blocks import (
     Block,
     Cell,
@@ -20,15 +21,18 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.validate import (
+    ValidationRecord,
     band_and_memory_texts,
     groups_table,
     memory_table,
     misfits_text,
     parts_table,
     signed_error,
+    validation_json,
     validation_svg,
     why_skipped,
 )
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import MAX_ROWS, left_out_text, notes_section, page_table, without_empty
 from foretrace.validate.calibrated import CalibratedValidation
 from foretrace.validate.results import RowResult, Validation, group_of
@@ -147,3 +151,10 @@ def _notes(validation: Validation) -> Iterator[Section]:
         notes.insert(0, Diagnostic("warning", "out-of-memory", misfits))
     notes += [Diagnostic("warning", "rows-skipped", f"skipped {reason}") for reason in why_skipped(validation)]
     return notes_section(notes)
+
+
+_IN_NOTEBOOKS: Final = ("step", "calibration", "scatter", "notes")
+KINDS: Final = (
+    AnswerKind(Validation, validation_view, validation_json, "rows", _IN_NOTEBOOKS, (ValidationRecord,)),
+    AnswerKind(CalibratedValidation, calibrated_view, calibrated_json, "rows", _IN_NOTEBOOKS, (ValidationRecord,)),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import foretrace
-from foretrace import Answer, ForetraceError, Input, Machine, Mesh, Plan, ProgramBuilder, Scenario
+from foretrace import Answer, ForetraceError, Input, Machine, Mesh, Placement, Plan, ProgramBuilder, Scenario
 from foretrace.api import measured_or_simulated
 from foretrace.inputs.registry import open_input
 from foretrace.readings.answer.answer import BandPart
@@ -122,6 +123,33 @@ def test_a_damaged_file_is_refused(prediction: Answer, tmp_path: Path) -> None:
         path.write_bytes(cut)
         with pytest.raises(ForetraceError):
             foretrace.open(path)
+
+
+@pytest.fixture(scope="module")
+def placed() -> Answer:
+    """A job whose ranks sit on the nodes in turn."""
+    rank = np.arange(32, dtype=np.int32)
+    machine = Machine("h100-dgx", placement=Placement(rank % 4, rank // 4, ("a", "b", "c", "d")))
+    return foretrace.simulate(foretrace.model("llama3-8b", Plan(gpus=32, tp=2, gbs=32)), machine, explain=False)
+
+
+def test_a_given_placement_is_saved(placed: Answer, prediction: Answer, tmp_path: Path) -> None:
+    assert prediction.placement is None
+    placed.save(tmp_path / "x.answer")
+    opened = foretrace.open(tmp_path / "x.answer")
+    assert isinstance(opened, Answer) and opened.placement is not None and placed.placement is not None
+    for name in ("host", "slot"):
+        assert np.array_equal(getattr(opened.placement, name), getattr(placed.placement, name))
+    assert opened.placement.names == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(("host", "slot"), [([0], [0]), ([0] * 32, range(32)), ([1 << 30] * 32, [0] * 32)])
+def test_a_saved_placement_that_does_not_fit_is_refused(
+    host: list[int], slot: Sequence[int], placed: Answer, tmp_path: Path
+) -> None:
+    replace(placed, placement=Placement(host, list(slot))).save(tmp_path / "x.answer")  # type: ignore[arg-type]
+    with pytest.raises(ForetraceError):
+        foretrace.open(tmp_path / "x.answer")
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.1), (1.1, 1.2), (0.9, 0.99), (float("nan"), 1.1)])
