@@ -143,9 +143,6 @@ def _step(answer: Answer) -> Section:
         remark = f"{peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
         figures.append(KeyFigure("MFU", format_percent(model.mfu(step_s)), remark, share=model.mfu(step_s)))
     figures += memory_figure(answer)
-    if answer.until_optimizer_s is not None:
-        until = format_time(answer.until_optimizer_s)
-        figures.append(KeyFigure("Up to the optimizer", until, "when the last rank begins to update"))
     return Section("step", "The answer", (KeyFigures(figures),))
 
 
@@ -170,6 +167,8 @@ def _breakdown(answer: Answer) -> Section:
         total = sum(answer.kernel_limits_s.values()) or 1.0
         words = (f"{KERNEL_LIMITS[name]} {format_percent(s / total)}" for name, s in answer.kernel_limits_s.items())
         blocks.append(Text(f"Kernels are limited by {' · '.join(words)}.", "muted"))
+    if answer.until_optimizer_s is not None:
+        blocks.append(Text(f"The last rank begins to update after {format_time(answer.until_optimizer_s)}.", "muted"))
     return Section("breakdown", "Where the time goes", blocks, "mean over ranks; the parts sum to the step", wide=False)
 
 

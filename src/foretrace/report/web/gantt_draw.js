@@ -283,30 +283,36 @@ export class GanttPainter {
     context.fillRect(0, 0, scene.gutter - 1, scene.height);
     context.textAlign = "left";
     for (const track of tracks) {
-      if (!track.label) continue;
-      const indent = this.setLabelFont(track);
-      context.fillStyle = track.strong ? palette.ink : palette.muted;
+      const size = this.setLabelFont(track);
+      if (!track.label || track.height < size) continue;
+      const { strong } = track;
+      const indent = GANTT_PAD + (strong || scene.grouping === "stage" ? 0 : 12);
+      context.fillStyle = strong ? palette.ink : palette.muted;
+      context.textAlign = size < GANTT_TYPE ? "right" : "left";
+      const x = size < GANTT_TYPE ? scene.gutter - GANTT_PAD / 2 : indent;
       const middle = track.y - this.top + track.height / 2 + 0.5;
-      context.fillText(this.shortened(track.label, scene.gutter - GANTT_PAD - indent), indent, middle);
+      context.fillText(this.shortened(track.label, scene.gutter - GANTT_PAD - indent), x, middle);
     }
+    context.textAlign = "left";
   }
 
   /** Returns how wide the labels of the tracks are, with the space around them. */
   labelWidth() {
     const widths = this.scene.tracks.map((track) => {
-      const indent = this.setLabelFont(track);
-      return track.label ? indent + this.context.measureText(track.label).width + GANTT_PAD : 0;
+      this.setLabelFont(track);
+      return track.label ? this.context.measureText(track.label).width + 2 * GANTT_PAD + 12 : 0;
     });
     return Math.ceil(widths.reduce((most, width) => Math.max(most, width), 0));
   }
 
   /**
-   * Sets the font of the label of a track, and returns where it begins.
+   * Sets the font of the label of a track, and returns its size.
    * @param {GanttTrack} track
    */
-  setLabelFont({ strong }) {
-    this.context.font = `${strong ? "600 " : ""}12px ${GANTT_FONT}`;
-    return GANTT_PAD + (strong || this.scene.grouping === "stage" ? 0 : 12);
+  setLabelFont({ strong, thin }) {
+    const size = thin && this.scene.grouping === "stage" ? GANTT_MIN_TYPE : 12;
+    this.context.font = `${strong ? "600 " : ""}${size}px ${GANTT_FONT}`;
+    return size;
   }
 
   /**

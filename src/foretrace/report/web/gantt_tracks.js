@@ -16,7 +16,7 @@
 export const GANTT_AXIS = 24;
 /** The least height of a track in which text can be read and ops inside bars are drawn. */
 export const GANTT_READABLE = 20;
-const GANTT_WIDE = { bar: 26, lane: 20, thin: 8, head: 20, gap: 6, line: 2 };
+const GANTT_WIDE = { bar: 26, lane: 20, thin: 11, head: 20, gap: 6, line: 2 };
 /** Sizes for stages that do not fit on the screen otherwise. */
 const GANTT_DENSE = { ...GANTT_WIDE, bar: 20, thin: 4, gap: 2 };
 const GANTT_MARGIN = 4;
@@ -51,7 +51,9 @@ export function ganttTracks(chart, grouping, allRanks) {
         const isFirst = row === group[0];
         let label = isFirst ? owner(row) : lanes[row].lane;
         if (isFirst && queues > 1) label += ` · ${lanes[row].lane}`;
-        tracks.push(ganttTrack(chart, part, isThin(row) ? "" : label, isThin(row), isFirst));
+        // Narrow bars are drawn in pale shades: the name of the axis says which communication it is.
+        if (isThin(row)) label = lanes[row].axis || lanes[row].kind;
+        tracks.push(ganttTrack(chart, part, label, isThin(row), isFirst));
       }
     } else {
       const head = grouping === "lane" ? lanes[group[0]].lane : ganttRank(chart, group[0]);
