@@ -25,18 +25,19 @@ _reserve: list[bytes] = [bytes(1 << 20)]
 """Memory to report in that there is none."""
 
 
-def as_defect(error: BaseException, arguments: Sequence[str]) -> DefectError:
+def as_defect(error: BaseException, arguments: Sequence[str], folder: str | None = None) -> DefectError:
     """Returns an unexpected exception as the error to show, after its details were written to a file.
 
     Args:
         error: The exception; what its frames hold is released.
         arguments: The command line, for the details.
+        folder: The folder of the file; None: that of temporary files.
     """
     import traceback
 
     _reserve.clear()
     traceback.clear_frames(error.__traceback__)
-    hint = _keep(error, arguments)
+    hint = _keep(error, arguments, folder)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return DefectError("memory-exhausted", "this machine has no memory left for the job", hint=hint)
     if isinstance(error, ImportError) and error.name and not error.name.startswith("foretrace."):
@@ -56,13 +57,13 @@ def wants_traceback() -> bool:
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
-def _keep(error: BaseException, arguments: Sequence[str]) -> str:
+def _keep(error: BaseException, arguments: Sequence[str], folder: str | None) -> str:
     """Writes the details of an exception to a file that only the user can read; returns where they are."""
     try:
         import tempfile
 
         text = _details(error, arguments)
-        handle, path = tempfile.mkstemp(prefix="foretrace-", suffix=".txt")
+        handle, path = tempfile.mkstemp(prefix="foretrace-", suffix=".txt", dir=folder)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
     except Exception as failure:
