@@ -18,6 +18,9 @@ from foretrace.basics.errors import DefectError, shortened
 VARIABLE: Final = "FORETRACE_DEBUG"
 """The environment variable that asks for tracebacks."""
 
+MAX_KEPT: Final = 20
+"""Exceptions whose details stay in a folder that was named for them."""
+
 _MAX_FRAMES: Final = 40
 _MAX_DETAILS: Final = 200_000
 _PLAIN_LINE: Final = b"error: Foretrace cannot go on, nor say why  [internal-error]\n"
@@ -31,7 +34,8 @@ def as_defect(error: BaseException, arguments: Sequence[str], folder: str | None
     Args:
         error: The exception; what its frames hold is released.
         arguments: The command line, for the details.
-        folder: The folder of the file; None: that of temporary files.
+        folder: A folder for the file, in which those of the last `MAX_KEPT` exceptions stay; None: that of temporary
+            files.
     """
     import traceback
 
@@ -66,9 +70,20 @@ def _keep(error: BaseException, arguments: Sequence[str], folder: str | None) ->
         handle, path = tempfile.mkstemp(prefix="foretrace-", suffix=".txt", dir=folder)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
+        if folder is not None:
+            _drop_oldest(folder)
     except Exception as failure:
         return f"the details could not be written ({type(failure).__name__}); {VARIABLE}=1 prints them"
     return f"details in {path}"
+
+
+def _drop_oldest(folder: str) -> None:
+    from pathlib import Path
+
+    with suppress(FileNotFoundError):  # another process does the same
+        paths = sorted(Path(folder).glob("foretrace-*.txt"), key=lambda path: path.stat().st_mtime)
+        for path in paths[:-MAX_KEPT]:
+            path.unlink()
 
 
 def _details(error: BaseException, arguments: Sequence[str]) -> str:

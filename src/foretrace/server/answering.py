@@ -6,7 +6,9 @@ An `Answerer` keeps machines, whose prices make the next question fast, inputs t
 from __future__ import annotations
 
 import json
+import math
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 Format = Literal["json", "report", "perfetto", "saved", "launch"]
 """Formats in which an answer can be downloaded."""
 
+MIN_FRONT_INTERVAL_S: Final = 0.5
+"""Seconds from one view of the plans of a search to the next."""
 MAX_KEPT_MACHINES: Final = 8
 MAX_KEPT_JOBS: Final = 8
 MAX_KEPT_ANSWERS: Final = 2
@@ -246,8 +250,13 @@ class Answerer:
         machine.needed_cluster()
         model = bare.model  # type: ignore[attr-defined]
 
-        def show(plans: Sequence[SearchedPlan]) -> None:
-            show_front(render_view(front_view(plans, bare.title)))
+        shown_s = -math.inf
+
+        def show(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+            nonlocal shown_s
+            if time.monotonic() - shown_s >= MIN_FRONT_INTERVAL_S:
+                show_front(render_view(front_view(plans(), bare.title)))
+                shown_s = time.monotonic()
 
         with plans_shown_by(show):
             try:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from foretrace.basics.errors import DefectError, ForetraceError, InputError, shortened
 from foretrace.basics.last_resort import as_defect
 from foretrace.basics.processes import say
-
-MAX_DEFECTS: Final = 20
-"""Unexpected exceptions whose details are kept."""
 
 STATUS_OF: Final[Mapping[str, int]] = {
     "request-refused": 403,
@@ -40,14 +36,11 @@ def reported_defect(failure: BaseException, arguments: Sequence[str], folder: Pa
     Args:
         failure: The exception.
         arguments: What was being done, for the details.
-        folder: The folder for the details, in which those of the last `MAX_DEFECTS` exceptions stay.
+        folder: The folder for the details.
     """
     error = as_defect(failure, arguments, str(folder))
     say(f"error: {error}")
     error.hint = None  # it names a file of the server, which is for who runs it
-    with suppress(OSError):
-        for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MAX_DEFECTS]:
-            path.unlink(missing_ok=True)
     return error
 
 
@@ -67,7 +60,7 @@ def error_of(parts: Mapping[str, Any]) -> ForetraceError:
 
 
 def refused(problem: str, hint: str | None = None) -> InputError:
-    """Returns the error of a request that the server does not take from whoever sent it."""
+    """Returns the error of a request that the server does not take from its sender."""
     return InputError("request-refused", problem, hint=hint)
 
 

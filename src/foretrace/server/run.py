@@ -25,8 +25,10 @@ from foretrace.server.processes import WorkerLimits
 from foretrace.server.store import Store
 
 MAX_WORKERS: Final = 64
-USUAL_WORKERS: Final = 8
+MAX_USUAL_WORKERS: Final = 8
 """Workers at most that are started unless more are asked for: each may take some gigabytes."""
+MIN_MEMORY_BYTES: Final = 1 << 30
+"""Memory that a worker must be allowed: loading modules, tables and compiled code takes up to 700 MiB."""
 MAX_CONNECTIONS: Final = 2000
 SHUT_DOWN_S: Final = 1
 
@@ -52,7 +54,7 @@ class RunOptions:
 
 def usual_workers() -> int:
     """Returns how many workers are started unless told otherwise: one for each CPU, and two at least."""
-    return min(max(os.cpu_count() or 1, 2), USUAL_WORKERS)
+    return min(max(os.cpu_count() or 1, 2), MAX_USUAL_WORKERS)
 
 
 def state_folder() -> Path:
