@@ -31,7 +31,7 @@ LONG_SEARCH: Mapping[str, Any] = {
     "input": {"model": "llama3-8b"},
     "options": {"gpus": "64", "gbs": "512"},
     "machine": {"cluster": "h100-dgx", "network": "flow"},
-    "search": {"time_s": 120},
+    "search": {"time_s": 120, "objective": "pareto"},
 }
 
 

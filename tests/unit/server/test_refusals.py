@@ -261,19 +261,19 @@ def test_one_owner_cannot_fill_the_queue(browser: Browser, running: RunningServe
 
 def test_a_killed_worker_fails_its_job_and_no_other(browser: Browser, running: RunningServer) -> None:
     job = browser.begin(LONG_SEARCH)
-    next(values for name, values in browser.events(job) if name == "front")
+    next(values for name, values in browser.events(job) if name == "progress")
     # The first worker does no searches, and does not give way to others.
     workers = set(running.workers)
     searching = max(workers, key=lambda pid: os.getpriority(os.PRIO_PROCESS, pid))
     with Browser(running.url) as other:
-        options = {"gpus": "1024", "tp": "2", "pp": "8", "gbs": "8192"}
+        options = {"gpus": "256", "tp": "2", "pp": "8", "gbs": "2048"}
         machine = {"cluster": "h100-dgx", "network": "flow"}
         events = other.events(other.begin({**PREDICTION, "options": options, "machine": machine}))
         next(values for name, values in events if name == "progress" or name == "quick")
         os.kill(searching, signal.SIGKILL)
         assert "answer" in dict(events)
     last, failure = list(browser.events(job))[-1]
-    assert (last, failure["code"]) == ("failed", "worker-died")
+    assert (last, failure.get("code")) == ("failed", "worker-died")
     assert workers - {searching} <= set(running.workers)
     assert "answer" in browser.ask(PREDICTION)
 
