@@ -117,9 +117,9 @@ class WebServer:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Runs the workers while the block lasts."""
-        self._pool.start()
         cleaning = asyncio.create_task(self._clean_up())
         try:
+            self._pool.start()
             yield
         finally:
             cleaning.cancel()

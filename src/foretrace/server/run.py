@@ -10,7 +10,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -81,20 +81,22 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
     listener = _listener(options.host, options.port)
     # Workers have other current folders.
     settings = replace(options.settings, state=options.settings.state.absolute())
-    with listener:
-        store = Store(settings.state, settings.keep)
-        with tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder:
-            limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2, settings.defects)
-            server = WebServer(settings, store, WorkerPool(settings.workers, limits))
-            address = Address.of(options.host, listener.getsockname()[1])
+    with (
+        listener,
+        closing(Store(settings.state, settings.keep)) as store,
+        tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder,
+    ):
+        limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2, settings.defects)
+        server = WebServer(settings, store, WorkerPool(settings.workers, limits))
+        address = Address.of(options.host, listener.getsockname()[1])
 
-            def begin() -> None:
-                announce(address.url)
-                if options.opens_page:  # in a thread: a browser of the terminal runs until its user ends it
-                    threading.Thread(target=webbrowser.open, args=(address.url,), daemon=True).start()
+        def begin() -> None:
+            announce(address.url)
+            if options.opens_page:  # in a thread: a browser of the terminal runs until its user ends it
+                threading.Thread(target=webbrowser.open, args=(address.url,), daemon=True).start()
 
-            with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
-                asyncio.run(_serve(server, address, listener, begin))
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
+            asyncio.run(_serve(server, address, listener, begin))
 
 
 async def _serve(server: WebServer, address: Address, listener: socket.socket, begin: Callable[[], None]) -> None:

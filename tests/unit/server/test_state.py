@@ -16,6 +16,7 @@ import pytest
 from foretrace.basics.errors import ForetraceError
 from foretrace.basics.files import GivenPath, InputFile, may_open, read_whole, restrict_inputs, unrestrict_inputs
 from foretrace.hardware.presets import cluster
+from foretrace.server import uploads as uploads_module
 from foretrace.server.guard import Address, is_loopback
 from foretrace.server.pool import MAX_QUEUED, PoolTask, WorkerPool
 from foretrace.server.processes import WorkerLimits
@@ -176,7 +177,7 @@ def test_uploads_that_no_answer_is_about_go(tmp_path: Path, monkeypatch: pytest.
         await uploads.remove_unused()
         assert {path.name for path in folder.iterdir()} == {opened, used, draft, writing.id}
         later_s = now_s() + 2 * KEPT_S
-        monkeypatch.setattr("foretrace.server.uploads.now_s", lambda: later_s)
+        monkeypatch.setattr(uploads_module, "now_s", lambda: later_s)
         await uploads.remove_old()
         await uploads.remove_unused()
         assert {path.name for path in folder.iterdir()} == {used, writing.id}
@@ -234,7 +235,7 @@ def test_one_owner_cannot_begin_all_uploads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["MAX_OWNER_BYTES", "MAX_TOTAL_BYTES"])
 def test_uploads_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(f"foretrace.server.uploads.{limit}", 10)
+    monkeypatch.setattr(uploads_module, limit, 10)
     store = Store(tmp_path, 3)
     uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
     uploads.load()
@@ -248,7 +249,7 @@ def test_uploads_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_upload_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretrace.server.uploads.SLOW_S", 0.0)
+    monkeypatch.setattr(uploads_module, "SLOW_S", 0.0)
     store = Store(tmp_path, 3)
     uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
     uploads.load()
@@ -399,6 +400,7 @@ def test_only_this_machine_needs_no_token(host: str, inside: bool) -> None:
         (("--time-limit", "0s"), 2),
         (("--host", "no.such.host.invalid"), 2),
         (("--keep", "0"), 2),
+        (("--memory", "512MiB"), 2),
     ],
 )
 def test_wrong_options_end_with_a_code(options: tuple[str, ...], code: int, tmp_path: Path) -> None:
