@@ -25,7 +25,9 @@ from foretrace.server.errors import unknown_id, unwritable_state
 MAX_LISTED: Final = 200
 """Answers of a history."""
 MAX_STORED_BYTES: Final = 2 << 30
-"""The size of all answers, beyond which those go first of which their owner has the most bytes."""
+"""The size of all answers, beyond which the oldest of the owner go who has the most bytes."""
+FILLED_SHARE: Final = 0.95
+"""The part of that size that is left, so that not every answer has to make room."""
 
 _LISTED: Final = ("title", "step_text", "kind")
 """The parts of a headline that a history shows."""
@@ -111,6 +113,8 @@ class Store:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 opened.enter_context(_locked(folder))
                 self._database = opened.enter_context(closing(_connected(folder / "foretrace.db")))
+                # An upper bound: answers that are deleted are not subtracted until there is no room.
+                (self._max_stored_bytes,) = self._database.execute("SELECT TOTAL(bytes) FROM answers").fetchone()
                 self._opened = opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -173,22 +177,32 @@ class Store:
                 " (SELECT id FROM answers WHERE owner = ? ORDER BY created DESC LIMIT -1 OFFSET ?)",
                 (answer.owner, self._keep),
             )
-            self._limit_bytes(database, name)
+            self._max_stored_bytes += size_bytes
+            if self._max_stored_bytes > self._max_bytes:
+                self._max_stored_bytes = self._limited_bytes(database, name)
         return str(name)
 
-    def _limit_bytes(self, database: sqlite3.Connection, last: str) -> None:
-        """Drops the oldest answers of the owners who have the most bytes, until all are small enough.
+    def _limited_bytes(self, database: sqlite3.Connection, last: str) -> int:
+        """Drops the oldest answers of the owners who have the most bytes, until there is room again.
 
-        The answer that was written last stays.
+        Args:
+            database: The database, within a transaction.
+            last: The answer that was written last, which stays.
+
+        Returns:
+            The bytes of all answers that are left.
         """
-        while True:
-            sizes = database.execute("SELECT owner, SUM(bytes) FROM answers GROUP BY owner").fetchall()
-            if sum(size for _, size in sizes) <= self._max_bytes:
-                return
-            owner, _ = max(sizes, key=lambda row: row[1])
-            oldest = "SELECT id FROM answers WHERE owner = ? AND id != ? ORDER BY created LIMIT 1"
-            if not database.execute(f"DELETE FROM answers WHERE id = ({oldest})", (owner, last)).rowcount:
-                return
+        sizes = dict(database.execute("SELECT owner, SUM(bytes) FROM answers GROUP BY owner").fetchall())
+        oldest = "SELECT id FROM answers WHERE owner = ? AND id != ? ORDER BY created LIMIT 1"
+        while sum(sizes.values()) > FILLED_SHARE * self._max_bytes:
+            owner = max(sizes, key=lambda name: sizes[name])
+            rows = database.execute(
+                f"DELETE FROM answers WHERE id = ({oldest}) RETURNING bytes", (owner, last)
+            ).fetchall()
+            if not rows:
+                break
+            sizes[owner] -= rows[0][0]
+        return sum(sizes.values())
 
     def answer(self, name: str) -> StoredAnswer:
         """Returns an answer. Raises InputError where there is none of this id."""

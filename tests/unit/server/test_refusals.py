@@ -266,7 +266,7 @@ def test_a_killed_worker_fails_its_job_and_no_other(browser: Browser, running: R
     workers = set(running.workers)
     searching = max(workers, key=lambda pid: os.getpriority(os.PRIO_PROCESS, pid))
     with Browser(running.url) as other:
-        options = {"gpus": "64", "tp": "2", "pp": "8", "gbs": "256"}
+        options = {"gpus": "16", "tp": "2", "pp": "4", "gbs": "64"}
         machine = {"cluster": "h100-dgx", "network": "flow"}
         events = other.events(other.begin({**PREDICTION, "options": options, "machine": machine}))
         next(values for name, values in events if name == "progress" or name == "quick")
