@@ -13,13 +13,11 @@ import argparse
 import json
 import os
 import random
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -27,13 +25,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from server_client import Browser, RunningServer, server
+from server_client import Browser, RunningServer, put_until_answered, server
 
 CHANGE_S = 0.150
 """From a change to new numbers, for a prediction of 1,024 GPUs."""
 PAUSE_S = 10.0
 """Seconds between two changes of a user."""
 UPLOAD_BYTES = 2 << 30
+MEMORY_SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+MAX_GROWTH = 0.1
+"""By how much memory may be larger after all requests than after a tenth of them."""
 
 QUESTION: dict[str, Any] = {
     "ask": "step",
@@ -106,9 +107,9 @@ def timed(browser: Browser, question: dict[str, Any], latencies: Latencies) -> N
         follow(browser, job, began, latencies)
 
 
-def show(what: str, value: str, target: str = "", met: bool | None = None) -> None:
+def show(what: str, value: str, target: str = "", is_met: bool | None = None) -> None:
     """Prints a row."""
-    verdict = "" if met is None else "  met" if met else "  MISSED"
+    verdict = "" if is_met is None else "  met" if is_met else "  MISSED"
     print(f"{what:<58}{value:>16}{target:>14}{verdict}", flush=True)
 
 
@@ -170,69 +171,48 @@ def resident_mib(pid: int) -> float:
 
 
 def memory(running: RunningServer, requests: int) -> None:
-    """Shows the memory of the server and of its workers while requests come."""
-    generator = random.Random(1)
+    """Shows the memory of the server and of its workers after some of the requests, and whether it has grown.
+
+    A request is a job, of which every fifth is followed to its whole answer; others are replaced by the next, as in a
+    form that somebody plays with. Workers are replaced when they hold too much: what counts is all of them together.
+    """
+    generator, sizes = random.Random(1), []
     with Browser(running.url) as browser:
         done = 0
-        for share in (0.1, 0.25, 0.5, 0.75, 1.0):
+        for share in MEMORY_SHARES:
             while done < share * requests:
-                # Whole answers are replaced as in a form that somebody plays with.
                 what_if = [f"compute={generator.randint(1000, 2000) / 1000:g}x"]
                 job = browser.begin({**SMALL, "scenario": {"what_if": what_if}})
                 for name, _ in browser.events(job):
                     if name == "quick" and done % 5:
                         browser.http.post(f"/api/jobs/{job}/cancel")
-                    done += name in ("quick", "answer", "cancelled")
+                done += 1
             held = [resident_mib(pid) for pid in (running.process.pid, *running.workers)]
+            sizes.append(held)
             text = ", ".join(f"{size:.0f}" for size in held)
             show(f"memory after {done:,} requests: server, workers", f"{text} MiB")
+    for noun, first, last in (
+        ("the server", sizes[0][0], sizes[-1][0]),
+        ("the workers", sum(sizes[0][1:]), sum(sizes[-1][1:])),
+    ):
+        grown = last / first - 1
+        show(
+            f"memory of {noun} since a tenth of the requests", f"{grown:+.1%}", f"{MAX_GROWTH:.0%}", grown <= MAX_GROWTH
+        )
 
 
 def large_upload(running: RunningServer) -> None:
     """Sends a file of 2 GB, which the server refuses before it has come."""
     with Browser(running.url) as browser:
-        upload = browser.http.post("/api/uploads", json={"names": ["large.json"]}).json()["upload"]
-        host, port = browser.http.base_url.host, browser.http.base_url.port or 80
-        cookies = "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
-        head = f"PUT /api/uploads/{upload}/0 HTTP/1.1\r\nHost: {host}:{port}\r\nX-Foretrace: 1\r\nCookie: {cookies}\r\n"
-        for what, length in (
-            ("declared", f"Content-Length: {UPLOAD_BYTES}\r\n"),
-            ("in chunks", "Transfer-Encoding: chunked\r\n"),
-        ):
-            began = time.perf_counter()
-            status, sent = refused_upload(host, port, (head + length + "\r\n").encode(), what == "in chunks")
+        for text, is_declared in (("declared", True), ("in chunks", False)):
+            upload = browser.http.post("/api/uploads", json={"names": ["large.json"]}).json()["upload"]
+            began, piece = time.perf_counter(), bytes(1 << 20)
+            status, sent_bytes = put_until_answered(
+                browser, f"/api/uploads/{upload}/0", piece, UPLOAD_BYTES // len(piece), is_declared=is_declared
+            )
             seconds = time.perf_counter() - began
-            text = f"{seconds:.2f} s, {sent >> 20} MiB"
-            show(f"an upload of 2 GB, {what}, is refused ({status})", text, "1 s", seconds <= 1 and status == 413)
-
-
-def refused_upload(host: str, port: int, head: bytes, chunked: bool) -> tuple[int, int]:
-    """Sends a body until the server answers; returns its status, and the bytes that were sent."""
-    sent = 0
-    with socket.create_connection((host, port)) as connection:
-        connection.sendall(head)
-        for piece in body_pieces(chunked):
-            connection.setblocking(False)
-            try:
-                answer = connection.recv(65536)
-            except BlockingIOError:
-                answer = b""
-            connection.setblocking(True)
-            if answer:
-                return int(answer.split()[1]), sent
-            try:
-                connection.sendall(piece)
-            except OSError:
-                return int((connection.recv(65536) or b"HTTP/1.1 0").split()[1]), sent
-            sent += len(piece)
-    return 0, sent
-
-
-def body_pieces(chunked: bool) -> Iterator[bytes]:
-    """The body of 2 GB, in pieces."""
-    piece = bytes(1 << 20)
-    for _ in range(UPLOAD_BYTES >> 20):
-        yield b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
+            value = f"{seconds:.2f} s, {sent_bytes >> 20} MiB"
+            show(f"an upload of 2 GB, {text}, is refused ({status})", value, "1 s", seconds <= 1 and status == 413)
 
 
 def main() -> None:
@@ -240,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--users", type=int, default=50)
-    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=max(os.cpu_count() or 1, 2))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, server(Path(folder), "--workers", str(options.workers)) as running:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,7 +31,7 @@ LONG_SEARCH: Mapping[str, Any] = {
     "input": {"model": "llama3-8b"},
     "options": {"gpus": "64", "gbs": "512"},
     "machine": {"cluster": "h100-dgx", "network": "flow"},
-    "search": {"time_s": 120},
+    "search": {"time_s": 120, "objective": "pareto"},
 }
 
 
@@ -53,11 +55,11 @@ class RunningServer:
 
 
 @contextmanager
-def server(state: Path, *options: str) -> Iterator[RunningServer]:
-    """Runs a server in a state folder until the block ends."""
+def server(state: Path, *options: str, folder: Path | None = None) -> Iterator[RunningServer]:
+    """Runs a server with a state folder, in a current folder, until the block ends."""
     words = [sys.executable, "-m", "foretrace", "serve", "--port", "0", "--no-open", "--state", str(state)]
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    process = subprocess.Popen([*words, *options], stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen([*words, *options], stdout=subprocess.PIPE, text=True, env=environment, cwd=folder)
     try:
         assert process.stdout is not None
         yield RunningServer(process, process.stdout.readline().strip())
@@ -132,3 +134,35 @@ class Browser:
     def open_upload(self, files: Mapping[str, bytes]) -> httpx.Response:
         """Uploads files and opens them."""
         return self.http.post(f"/api/uploads/{self.upload(files)}/open")
+
+
+def put_until_answered(browser: Browser, path: str, piece: bytes, count: int, *, is_declared: bool) -> tuple[int, int]:
+    """Sends a body until the server answers, as no client library does.
+
+    Args:
+        browser: The browser whose cookies are sent.
+        path: The address.
+        piece: A part of the body.
+        count: How many of them the body has.
+        is_declared: Whether the length is declared; else the body comes in chunks.
+
+    Returns:
+        The status of the answer, and the bytes that were sent.
+    """
+    base = browser.http.base_url
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
+    length = f"Content-Length: {len(piece) * count}" if is_declared else "Transfer-Encoding: chunked"
+    head = f"PUT {path} HTTP/1.1\r\nHost: {base.host}:{base.port}\r\nX-Foretrace: 1\r\nCookie: {cookies}\r\n{length}"
+    part = piece if is_declared else b"%x\r\n%s\r\n" % (len(piece), piece)
+    sent_bytes = 0
+    with socket.create_connection((base.host, base.port or 80), 60) as connection:
+        connection.sendall(f"{head}\r\n\r\n".encode())
+        for _ in range(count):
+            if select.select([connection], [], [], 0)[0]:
+                break
+            try:
+                connection.sendall(part)
+            except OSError:
+                break
+            sent_bytes += len(piece)
+        return int(connection.recv(65536).split()[1]), sent_bytes

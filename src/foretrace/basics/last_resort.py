@@ -18,6 +18,9 @@ from foretrace.basics.errors import DefectError, shortened
 VARIABLE: Final = "FORETRACE_DEBUG"
 """The environment variable that asks for tracebacks."""
 
+MAX_KEPT: Final = 20
+"""Exceptions whose details stay in a folder that was named for them."""
+
 _MAX_FRAMES: Final = 40
 _MAX_DETAILS: Final = 200_000
 _PLAIN_LINE: Final = b"error: Foretrace cannot go on, nor say why  [internal-error]\n"
@@ -25,18 +28,20 @@ _reserve: list[bytes] = [bytes(1 << 20)]
 """Memory to report in that there is none."""
 
 
-def as_defect(error: BaseException, arguments: Sequence[str]) -> DefectError:
+def as_defect(error: BaseException, arguments: Sequence[str], folder: str | None = None) -> DefectError:
     """Returns an unexpected exception as the error to show, after its details were written to a file.
 
     Args:
         error: The exception; what its frames hold is released.
         arguments: The command line, for the details.
+        folder: A folder for the file, in which those of the last `MAX_KEPT` exceptions stay; None: that of temporary
+            files.
     """
     import traceback
 
     _reserve.clear()
     traceback.clear_frames(error.__traceback__)
-    hint = _keep(error, arguments)
+    hint = _keep(error, arguments, folder)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return DefectError("memory-exhausted", "this machine has no memory left for the job", hint=hint)
     if isinstance(error, ImportError) and error.name and not error.name.startswith("foretrace."):
@@ -56,18 +61,29 @@ def wants_traceback() -> bool:
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
-def _keep(error: BaseException, arguments: Sequence[str]) -> str:
+def _keep(error: BaseException, arguments: Sequence[str], folder: str | None) -> str:
     """Writes the details of an exception to a file that only the user can read; returns where they are."""
     try:
         import tempfile
 
         text = _details(error, arguments)
-        handle, path = tempfile.mkstemp(prefix="foretrace-", suffix=".txt")
+        handle, path = tempfile.mkstemp(prefix="foretrace-", suffix=".txt", dir=folder)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
+        if folder is not None:
+            _drop_oldest(folder)
     except Exception as failure:
         return f"the details could not be written ({type(failure).__name__}); {VARIABLE}=1 prints them"
     return f"details in {path}"
+
+
+def _drop_oldest(folder: str) -> None:
+    from pathlib import Path
+
+    with suppress(FileNotFoundError):  # another process does the same
+        paths = sorted(Path(folder).glob("foretrace-*.txt"), key=lambda path: path.stat().st_mtime)
+        for path in paths[:-MAX_KEPT]:
+            path.unlink()
 
 
 def _details(error: BaseException, arguments: Sequence[str]) -> str:

@@ -240,10 +240,6 @@ def run_python(module: str, text: str, seconds: float) -> str:
     """
     import subprocess
 
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
-    if folders:
-        environment["PYTHONPATH"] = os.pathsep.join(folders)
     done = subprocess.run(
         [sys.executable, "-P", "-m", module, str(os.getpid())],
         input=text,
@@ -251,7 +247,17 @@ def run_python(module: str, text: str, seconds: float) -> str:
         text=True,
         check=True,
         timeout=seconds,
-        env=environment,
+        env=python_environment(),
         cwd=Path(sys.executable).anchor or None,
     )
     return done.stdout
+
+
+def python_environment() -> dict[str, str]:
+    """Returns the environment of a Python process: without empty and relative parts of PYTHONPATH, in which anybody may
+    have put files."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
+    if folders:
+        environment["PYTHONPATH"] = os.pathsep.join(folders)
+    return environment

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.basics.units import parse_bytes, parse_time
+from foretrace.basics.units import format_bytes, parse_bytes, parse_time
 
 EXAMPLES = """Examples:
 
@@ -40,7 +40,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Answers that are kept; older ones go.")] = 2000,
+    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Answers that are kept for each user.")] = 2000,
     max_upload: Annotated[
         str, typer.Option("--max-upload", metavar="SIZE", help="The largest file that can be uploaded.")
     ] = "256MiB",
@@ -49,13 +49,20 @@ def command(
         str, typer.Option("--time-limit", metavar="TIME", help="How long a job may take, searches not counted.")
     ] = "60s",
     open_page: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default=False)
-    ] = None,
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default=False)
+    ] = False,
 ) -> None:
     """Serve a page on which models, plans and files are asked about; its address is printed."""
     try:
         from foretrace.server.app import ServerSettings
-        from foretrace.server.run import MAX_WORKERS, RunOptions, run_server, state_folder, usual_workers
+        from foretrace.server.run import (
+            MAX_WORKERS,
+            MIN_MEMORY_BYTES,
+            RunOptions,
+            run_server,
+            state_folder,
+            usual_workers,
+        )
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "foretrace":
             raise
@@ -70,15 +77,18 @@ def command(
         _within("--keep", keep, 1, 1_000_000),
     )
     memory_bytes = int(_positive(parse_bytes, memory, "--memory"))
+    if memory_bytes < MIN_MEMORY_BYTES:
+        problem = f"--memory {memory}: a process needs {format_bytes(MIN_MEMORY_BYTES)} to start"
+        raise UsageError("out-of-range", problem, hint="leave it out: the default is 4GiB")
     run_server(
-        RunOptions(host, _within("--port", port, 0, _MAX_PORT), settings, memory_bytes, bool(open_page)),
+        RunOptions(host, _within("--port", port, 0, _MAX_PORT), settings, memory_bytes, open_page),
         lambda url: print(url, flush=True),
     )
 
 
-def _within(flag: str, number: int, least: int, most: int) -> int:
-    if not least <= number <= most:
-        raise UsageError("out-of-range", f"{flag} {number}: expected a number from {least} to {most:,}")
+def _within(flag: str, number: int, min_number: int, max_number: int) -> int:
+    if not min_number <= number <= max_number:
+        raise UsageError("out-of-range", f"{flag} {number}: expected a number from {min_number} to {max_number:,}")
     return number
 
 

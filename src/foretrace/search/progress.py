@@ -28,8 +28,8 @@ class SearchedPlan:
     fits: bool
 
 
-PlansWatch = Callable[[Sequence[SearchedPlan]], None]
-"""Shows the plans that a search has simulated so far."""
+PlansWatch = Callable[[Callable[[], Sequence[SearchedPlan]]], None]
+"""Shows the plans that a search has simulated so far, which it may ask for, or not."""
 
 _plans_watch: ContextVar[PlansWatch | None] = ContextVar("plans_watch", default=None)
 
@@ -45,10 +45,10 @@ def plans_shown_by(watch: PlansWatch) -> Iterator[None]:
 
 
 def show_plans(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
-    """Shows the plans that a search has simulated so far, where somebody watches."""
+    """Offers the plans that a search has simulated so far to whoever watches."""
     watch = _plans_watch.get()
     if watch is not None:
-        watch(plans())
+        watch(plans)
 
 
 class SearchProgress:

@@ -6,7 +6,9 @@ An `Answerer` keeps machines, whose prices make the next question fast, inputs t
 from __future__ import annotations
 
 import json
+import math
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,11 +53,13 @@ if TYPE_CHECKING:
 Format = Literal["json", "report", "perfetto", "saved", "launch"]
 """Formats in which an answer can be downloaded."""
 
+MIN_FRONT_INTERVAL_S: Final = 0.5
+"""Seconds from one view of the plans of a search to the next."""
 MAX_KEPT_MACHINES: Final = 8
 MAX_KEPT_JOBS: Final = 8
 MAX_KEPT_ANSWERS: Final = 2
 MAX_JSON_BYTES: Final = 4_000_000
-"""The size up to which the JSON of an answer is sent with it; larger ones are made when they are asked for."""
+"""The size up to which the JSON of a step is stored with its answer; a larger one is made when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +161,12 @@ class Answerer:
         """
         answered = self._answered(question, place, show_front)
         command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
-        text = json.dumps(answered.to_json(), allow_nan=False)
         return {
             "html": render_view(answered.view(command)),
             "summary": answered.summary(),
             "command": command,
             "downloads": answered.formats,
-            "json": text if len(text) <= MAX_JSON_BYTES else None,
+            "files": _stored_files(answered, command),
         }
 
     def compared(self, questions: Sequence[tuple[WebQuestion, Place]]) -> dict[str, Any]:
@@ -205,13 +208,10 @@ class Answerer:
             _write_timeline(replace(answered.answer, origin=answered.answer.origin or origin), kind, path)
 
     def _answered(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> WebAnswer:
-        def make() -> WebAnswer:
-            paths = place.enter()
-            if question.ask == "plan":
-                return self._plan(question, paths, show_front)
-            return self._explanation(question, paths) if question.ask == "explain" else self._step(question, paths)
-
-        return self._answer_cache.get(question.text, make)
+        if question.ask == "plan":  # ended by time or its user, a search has another answer the next time
+            return self._plan(question, place.enter(), show_front)
+        make = self._explanation if question.ask == "explain" else self._step
+        return self._answer_cache.get(question.text, lambda: make(question, place.enter()))
 
     def _bare_job(self, question: WebQuestion, paths: tuple[str, ...]) -> Input:
         return self._jobs.get((question.source, question.names), lambda: open_job(question, paths))
@@ -250,8 +250,13 @@ class Answerer:
         machine.needed_cluster()
         model = bare.model  # type: ignore[attr-defined]
 
-        def show(plans: Sequence[SearchedPlan]) -> None:
-            show_front(render_view(front_view(plans, bare.title)))
+        shown_s = -math.inf
+
+        def show(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+            nonlocal shown_s
+            if time.monotonic() - shown_s >= MIN_FRONT_INTERVAL_S:
+                show_front(render_view(front_view(plans(), bare.title)))
+                shown_s = time.monotonic()
 
         with plans_shown_by(show):
             try:
@@ -293,6 +298,18 @@ class Answerer:
             subject.band_s,
             lambda: comparison_json(comparison),
         )
+
+
+def _stored_files(answered: WebAnswer, command: str) -> dict[str, str]:
+    """Returns the downloads to store with an answer.
+
+    They are all of a search, which may find other plans the next time, and the JSON of a step unless it is large.
+    """
+    text = json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n"
+    if answered.kind != "plan":
+        return {"json": text} if len(text) <= MAX_JSON_BYTES else {}
+    files = {"json": text, "report": report_html(with_origin([answered.view(command)], (), ()))}
+    return files if answered.launch is None else {**files, "launch": answered.launch()}
 
 
 def _needs_cluster(job: Input) -> bool:

@@ -7,7 +7,7 @@ import json
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.basics.errors import ForetraceError, InputError, shortened
 from foretrace.report.page.document import style_sheet
-from foretrace.server.errors import error_dict, status_of, unknown_id
+from foretrace.server.errors import UNREAD, error_dict, reported_defect, status_of, unknown_id, unwritable_state
 from foretrace.server.guard import Address, Guard, needed_owner, with_owner
 from foretrace.server.jobs import JobBoard
 from foretrace.server.pool import WorkerPool
@@ -59,7 +59,7 @@ class ServerSettings:
         workers: How many processes compute.
         upload_bytes: The size of an uploaded file at most.
         limit_s: Seconds that a job may take.
-        keep: Answers that are kept.
+        keep: Answers that are kept for each owner.
     """
 
     state: Path
@@ -67,6 +67,11 @@ class ServerSettings:
     upload_bytes: int
     limit_s: float
     keep: int = 2000
+
+    @property
+    def defects(self) -> Path:
+        """The folder for the details of unexpected exceptions."""
+        return self.state / "defects"
 
 
 class WebServer:
@@ -84,12 +89,13 @@ class WebServer:
         self._uploads = Uploads(self._state, settings.state / "uploads", settings.upload_bytes)
         self._uploads.load()
         self._downloads = _emptied(settings.state / "downloads")
+        _made(settings.defects)
         self._board = JobBoard(pool, self._state, self._uploads, settings.limit_s)
         self._files = web_files()
         self._start_page = json.dumps(start_page(settings.upload_bytes, MAX_FILES)).encode()
 
-    def app(self, address: Address) -> Starlette:
-        """Returns the application that answers at an address."""
+    def app(self, address: Address) -> ASGIApp:
+        """Returns the application that answers at an address, while the server is `running`."""
         routes = [
             Route("/", self._page),
             Route("/web/{name}", self._file),
@@ -101,34 +107,42 @@ class WebServer:
             Route("/api/uploads/{upload}/open", _checked(self._open_upload), methods=["POST"]),
             Route("/api/uploads/{upload}/{number:int}", _checked(self._upload), methods=["PUT"]),
             Route("/api/history", _checked(self._history)),
-            Route("/api/answers/{answer}", _checked(self._answer)),
-            Route("/api/answers/{answer}", _checked(self._delete), methods=["DELETE"]),
+            Route("/api/answers/{answer}", _checked(self._answer), methods=["GET", "DELETE"]),
             Route("/api/answers/{answer}/{format}", _checked(self._download)),
         ]
-        handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: _defect}
-        return Starlette(
-            routes=routes,
-            middleware=[Middleware(Guard, address=address)],
-            exception_handlers=handlers,
-            lifespan=self._life,
-        )
+        handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: self._defect}
+        # The guard is outermost, so that its headers are also those of a defect.
+        return Guard(Starlette(routes=routes, exception_handlers=handlers), address)
 
     @asynccontextmanager
-    async def _life(self, _: Starlette) -> AsyncIterator[None]:
-        self._pool.start()
+    async def running(self) -> AsyncIterator[None]:
+        """Runs the workers while the block lasts."""
         cleaning = asyncio.create_task(self._clean_up())
-        yield
-        cleaning.cancel()
-        self._pool.close()
-        self._state.close()
+        try:
+            self._pool.start()
+            yield
+        finally:
+            cleaning.cancel()
+            self._pool.close()
+            self._state.close()
 
     async def _clean_up(self) -> None:
-        """Removes uploads that nobody needs any more, and returns memory, now and then."""
+        """Forgets jobs, removes uploads that nobody needs any more, and returns memory, now and then."""
         while True:
             await asyncio.sleep(CLEAN_UP_S)
-            return_memory()
-            with suppress(ForetraceError):
+            try:
+                self._board.forget()
+                await self._uploads.remove_old()
                 await self._uploads.remove_unused()
+                await asyncio.to_thread(return_memory)
+            except ForetraceError:
+                continue  # such as a full disk, which those hear of who ask something
+            except Exception as failure:
+                reported_defect(failure, ["clean-up"], self._settings.defects)
+
+    async def _defect(self, request: Request, failure: Exception) -> Response:
+        words = [request.method, request.url.path]
+        return _error(await asyncio.to_thread(reported_defect, failure, words, self._settings.defects), 500)
 
     async def _page(self, request: Request) -> Response:
         content, kind = self._files["index.html"]
@@ -187,6 +201,8 @@ class WebServer:
         return JSONResponse({"answers": answers})
 
     async def _answer(self, request: Request) -> Response:
+        if request.method == "DELETE":
+            return await self._delete(request)
         answer = await self._stored(request)
         return JSONResponse(
             {
@@ -217,8 +233,9 @@ class WebServer:
             "content-disposition": f'attachment; filename="{_file_stem(answer)}.{ending}"',
             "content-security-policy": "sandbox; default-src 'none'",
         }
-        if kind == "json" and answer.result is not None:
-            return Response(answer.result, media_type=media_type, headers=headers)
+        content = await self._state.call(self._state.store.file, answer.id, kind)
+        if content is not None:
+            return Response(content, media_type=media_type, headers=headers)
         path = self._downloads / f"{new_id()}.{ending}"
         try:
             await self._board.export(needed_owner(request), answer, kind, str(path))
@@ -241,11 +258,22 @@ def web_files() -> dict[str, tuple[bytes, str]]:
     return contents
 
 
+def _made(folder: Path) -> Path:
+    """Returns a private folder, which is made where it does not exist. Raises InputError where it cannot be made."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unwritable_state(error) from None
+    return folder
+
+
 def _emptied(folder: Path) -> Path:
     """Returns a folder for files that are about to be sent, without what an earlier server left there."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for path in folder.iterdir():
-        path.unlink(missing_ok=True)
+    try:
+        for path in _made(folder).iterdir():
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable_state(error) from None
     return folder
 
 
@@ -272,20 +300,19 @@ def _checked(endpoint: Endpoint) -> Endpoint:
     return run
 
 
-def _error(error: ForetraceError, status: int) -> Response:
+def _error(error: ForetraceError, status: int, headers: Mapping[str, str] | None = None) -> Response:
     # A body that was not read would be taken for the next request.
-    headers = {"connection": "close"} if status == 413 else None
-    return JSONResponse({"error": error_dict(error)}, status, headers)
+    closing = {"connection": "close"} if status in UNREAD else {}
+    return JSONResponse({"error": error_dict(error)}, status, {**closing, **(headers or {})})
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        problem = f"this address does not take {shortened(request.method)}"
+        return _error(InputError("request-refused", problem), 405, error.headers)
     code = "unknown-id" if error.status_code == 404 else "request-refused"
-    return _error(InputError(code, "there is nothing at this address"), error.status_code)
-
-
-async def _defect(_: Request, error: Exception) -> Response:
-    return _error(InputError("internal-error", f"a defect of the server: {type(error).__name__}"), 500)
+    return _error(InputError(code, "there is nothing at this address"), error.status_code, error.headers)
 
 
 async def _body(request: Request) -> Any:
@@ -298,5 +325,5 @@ async def _body(request: Request) -> Any:
                 if len(body) > MAX_BODY_BYTES:
                     raise InputError("input-too-large", f"the question is longer than {MAX_BODY_BYTES:,} bytes")
     except TimeoutError:
-        raise InputError("gave-up", f"the question has not come within {BODY_S:g} s") from None
+        raise InputError("too-slow", f"the question has not come within {BODY_S:g} s") from None
     return read_json(bytes(body))

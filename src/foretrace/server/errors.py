@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from foretrace.basics.errors import ForetraceError, InputError, shortened
+from foretrace.basics.errors import DefectError, ForetraceError, InputError, shortened
+from foretrace.basics.last_resort import as_defect
+from foretrace.basics.processes import say
 
 STATUS_OF: Final[Mapping[str, int]] = {
     "request-refused": 403,
     "unknown-id": 404,
+    "too-slow": 408,
     "input-too-large": 413,
     "too-many": 429,
-    "busy": 503,
-    "unwritable-file": 503,
     "internal-error": 500,
+    "busy": 503,
+    "memory-exhausted": 503,
+    "unwritable-file": 503,
+    "worker-died": 503,
+    "gave-up": 504,
 }
-"""The HTTP status of errors by their code; all others are mistakes in what was asked, and have 400."""
+"""HTTP status by error code. Other codes are errors in the question and give 400."""
+
+UNREAD: Final = (408, 413)
+"""Statuses of requests whose body was not read to its end."""
+
+
+def reported_defect(failure: BaseException, arguments: Sequence[str], folder: Path) -> DefectError:
+    """Reports an unexpected exception on the terminal of the server, and returns it as an error for others.
+
+    Args:
+        failure: The exception.
+        arguments: What was being done, for the details.
+        folder: The folder for the details.
+    """
+    error = as_defect(failure, arguments, str(folder))
+    say(f"error: {error}")
+    error.hint = None  # it names a file of the server, which is for who runs it
+    return error
 
 
 def status_of(error: ForetraceError) -> int:
@@ -36,7 +60,7 @@ def error_of(parts: Mapping[str, Any]) -> ForetraceError:
 
 
 def refused(problem: str, hint: str | None = None) -> InputError:
-    """Returns the error of a request that the server does not take from whoever sent it."""
+    """Returns the error of a request that the server does not take from its sender."""
     return InputError("request-refused", problem, hint=hint)
 
 
@@ -48,6 +72,4 @@ def unknown_id(what: str, name: str) -> InputError:
 def unwritable_state(error: OSError | sqlite3.Error) -> InputError:
     """Returns the error of a state folder that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError(
-        "unwritable-file", f"the server cannot write to its state folder: {reason}", hint="is its disk full?"
-    )
+    return InputError("unwritable-file", f"the server cannot use its state folder: {reason}", hint="is its disk full?")

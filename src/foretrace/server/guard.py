@@ -2,6 +2,10 @@
 
 A page of another site must not be able to ask anything (CSRF), not even by a name that its owner points at this server
 (DNS rebinding). A server that is not bound to the loopback interface also asks for a token.
+
+Cookies are sent with links that are followed from other sites (`SameSite=Lax`), so that a shared link opens the page of
+the same owner. Changes from other sites are refused by the header that only the own page can set, and by the headers
+that say where a request comes from.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretrace.basics.errors import ForetraceError
 from foretrace.server.errors import error_dict, refused, status_of
+from foretrace.server.questions import is_id
 from foretrace.server.store import new_id
 
 OWNER_COOKIE: Final = "foretrace_owner"
@@ -39,7 +44,6 @@ _HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_OWNER_LENGTH: Final = len(new_id())
 _YEAR_S: Final = 31_536_000
 
 
@@ -98,7 +102,7 @@ class Guard:
         names = {"localhost", address.host.lower()}
         if address.token is not None:
             names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-        self._names = names
+        self._names = names - {""}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or answers it with an error."""
@@ -134,18 +138,18 @@ class Guard:
             raise refused("a request that changes something needs the header X-Foretrace: 1")
         if not is_reading or request.url.path.startswith("/api"):
             _check_origin(headers)
-        given = request.query_params.get("token")
+        shown_token = request.query_params.get("token")
         token = self._address.token
         if token is None:
             return None
-        if given is not None and request.url.path == "/":
-            if not _same(given, token):
+        if shown_token is not None and request.url.path == "/":
+            if not _same(shown_token, token):
                 raise refused("the token is wrong", _TOKEN_HINT)
             response = RedirectResponse("/", 303)
-            response.set_cookie(self._address.token_cookie, token, _YEAR_S, httponly=True, samesite="strict")
+            response.set_cookie(self._address.token_cookie, token, _YEAR_S, httponly=True, samesite="lax")
             return response
         if not _same(request.cookies.get(self._address.token_cookie, ""), token):
-            raise refused("this server is not open to everybody", _TOKEN_HINT)
+            raise refused("this server needs its token", _TOKEN_HINT)
         return None
 
     def _check_host(self, host: str) -> None:
@@ -153,7 +157,10 @@ class Guard:
 
         Numbers are not names: whoever has one in the address bar means this machine.
         """
-        name = (urlsplit(f"//{host}").hostname or "").lower()
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            name = ""
         try:
             number = ipaddress.ip_address(name)
             if number.is_loopback or self._address.token is not None:
@@ -161,29 +168,38 @@ class Guard:
         except ValueError:
             pass
         if name not in self._names:
-            raise refused("this server does not go by the name in the request", "open the address that it printed")
+            raise refused(
+                "the host name of the request is not a name of this server", "open the address that it printed"
+            )
 
 
 _TOKEN_HINT: Final = "open the address that foretrace serve printed, with its token"
 
 
-def _same(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
+def _same(text: str, token: str) -> bool:
+    return hmac.compare_digest(text.encode(), token.encode())
 
 
 def _check_origin(headers: Headers | Mapping[str, str]) -> None:
     """Raises an error where a page of another site sends the request."""
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+    if origin is not None and _netloc(origin) != headers.get("host", "").lower():
         raise refused("the request comes from a page of another site")
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise refused("the request comes from a page of another site")
 
 
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
 def owner_of(request: Request) -> str | None:
     """Returns who sends a request: a random text that their browser keeps; None where it has none."""
     owner = request.cookies.get(OWNER_COOKIE, "")
-    return owner if len(owner) == _OWNER_LENGTH else None
+    return owner if is_id(owner) else None
 
 
 def needed_owner(request: Request) -> str:
@@ -195,7 +211,15 @@ def needed_owner(request: Request) -> str:
 
 
 def with_owner(request: Request, response: Response) -> Response:
-    """Returns a response that gives a browser its owner, where it has none."""
-    if owner_of(request) is None:
-        response.set_cookie(OWNER_COOKIE, new_id(), _YEAR_S, httponly=True, samesite="strict")
+    """Returns a response that gives a browser its owner, where it has none and opens the page.
+
+    A browser also leaves the cookie out of requests that pages of other sites make in the background. These must not
+    replace the owner that it has.
+    """
+    opens_page = (
+        request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        and request.headers.get("sec-fetch-dest", "document") == "document"
+    )
+    if opens_page and owner_of(request) is None:
+        response.set_cookie(OWNER_COOKIE, new_id(), _YEAR_S, httponly=True, samesite="lax")
     return response

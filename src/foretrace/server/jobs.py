@@ -16,10 +16,10 @@ from foretrace.server.questions import WebQuestion
 from foretrace.server.store import StateThread, StoredAnswer, new_id, now_s
 from foretrace.server.uploads import Uploads
 
-MAX_FINISHED: Final = 60
-"""Finished jobs whose events can still be read."""
+MAX_FINISHED_BYTES: Final = 128 << 20
+"""The size of the events of finished jobs, beyond which those that ended first are forgotten."""
 KEPT_S: Final = 120.0
-"""Seconds that they can be read."""
+"""Seconds that the events of a finished job can be read."""
 LEFT_S: Final = 5.0
 """Seconds after which a job ends that nobody follows any more: a page that reconnects comes back sooner."""
 SILENCE_S: Final = 15.0
@@ -45,6 +45,11 @@ class WebJob:
     """The number, name and JSON of each event."""
     _count: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its events."""
+        return sum(len(values) for _, _, values in self.events)
 
     def add(self, name: str, values: dict[str, Any]) -> None:
         """Adds an event; who follows the job gets it."""
@@ -102,7 +107,7 @@ class JobBoard:
         Raises:
             InputError: Something that the question names is not there, or too many jobs wait.
         """
-        self._forget()
+        self.forget()
         before = None if replaces is None else self._jobs.get(replaces)
         if before is not None and before.owner == owner and before.question.ask != "plan":
             self.cancel(before)
@@ -163,7 +168,7 @@ class JobBoard:
         return description
 
     async def export(self, owner: str, answer: StoredAnswer, kind: str, path: str) -> None:
-        """Writes a download of an answer to a file. Raises ForetraceError where there is none."""
+        """Writes a download that is not stored to a file. Raises ForetraceError where there is none."""
         message = await self._task_message(WebQuestion.read(answer.question), owner)
         task = PoolTask("export", {**message, "format": kind, "output": path}, owner, self._limit_s, lambda *_: None)
         self._pool.submit(task)
@@ -196,8 +201,8 @@ class JobBoard:
             values = {key: result[key] for key in ("html", "summary", "command", "downloads")}
             job.add("answer", {"answer": name, **values})
         except ForetraceError as error:
-            is_wish = error.code == "interrupted" and job.is_cancelled
-            job.add("cancelled", {}) if is_wish else job.add("failed", error_dict(error))
+            was_cancelled = error.code == "interrupted" and job.is_cancelled
+            job.add("cancelled", {}) if was_cancelled else job.add("failed", error_dict(error))
         except Exception as error:
             failure = InputError("internal-error", f"a defect of the server: {type(error).__name__}")
             job.add("failed", error_dict(failure))
@@ -206,7 +211,7 @@ class JobBoard:
             job.task = None  # which holds the result a second time
 
     async def _store(self, job: WebJob, result: dict[str, Any]) -> str:
-        """Writes the answer to a job into the database; returns its id."""
+        """Writes the answer to a job, and the downloads that come with it, into the database; returns its id."""
         answer = StoredAnswer(
             new_id(),
             job.owner,
@@ -216,10 +221,8 @@ class JobBoard:
             result["command"],
             tuple(result["downloads"]),
             result["html"],
-            result["json"],
         )
-        await self._state.call(self._state.store.add_answer, answer)
-        return answer.id
+        return await self._state.call(self._state.store.add_answer, answer, result["files"])
 
     async def _task_message(self, question: WebQuestion, owner: str) -> dict[str, Any]:
         """Returns the part of a message to a worker that says what is asked, and where the files are."""
@@ -240,12 +243,13 @@ class JobBoard:
             return {"example": example_of(question.names[0]).path}
         return self._uploads.place(question.names[0], owner) if question.source == "upload" else {}
 
-    def _forget(self) -> None:
-        """Forgets jobs that ended long ago, or before many others."""
-        ended = [job for job in self._jobs.values() if job.ended_s is not None]
-        for number, job in enumerate(ended):
-            assert job.ended_s is not None
-            if number < len(ended) - MAX_FINISHED or job.ended_s < now_s() - KEPT_S:
+    def forget(self) -> None:
+        """Forgets jobs that ended long ago, and those that ended first where their events are too large."""
+        now, ended = now_s(), [(job.ended_s, job) for job in self._jobs.values() if job.ended_s is not None]
+        size_bytes = 0
+        for ended_s, job in sorted(ended, key=lambda pair: pair[0], reverse=True):
+            size_bytes += job.size_bytes
+            if size_bytes > MAX_FINISHED_BYTES or ended_s < now - KEPT_S:
                 del self._jobs[job.id]
 
 

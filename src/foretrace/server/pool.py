@@ -1,8 +1,9 @@
 """Shares worker processes among users: which task is done next, by which worker, and for how long.
 
 Quick answers come first, then the opening of uploads, then whole answers, and searches last. Among tasks of one
-priority, owners take turns. The first of several workers does no searches, so that quick answers stay quick. A whole
-answer or a warm-up gives way to a quick answer that would have to wait, and begins again later.
+priority, owners take turns. The first of several workers does no searches, so that quick answers stay quick, and an
+owner has only some of the others for searches. What gives a whole answer, a comparison or a download gives way to a
+quick answer that would have to wait, and begins again later.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.basics.processes import say
 from foretrace.server.errors import error_of
 from foretrace.server.processes import WorkerLimits, WorkerProcess
 
@@ -27,8 +29,12 @@ MAX_LOST_STARTS: Final = 2
 """Workers that may end when they are given a task, before it fails."""
 GRACE_S: Final = 3.0
 """Seconds from an interrupt until a worker that does not stop is killed."""
+SEARCH_GRACE_S: Final = 20.0
+"""The same for a search, which ranks the plans that it has simulated and explains the best before it ends."""
 MIN_LIFE_S: Final = 1.0
 """Seconds that a worker must have lived for its successor to be started at once."""
+MAX_BACK_OFF_S: Final = 60.0
+"""Seconds until a worker is started again that has failed many times before it did any work."""
 
 MAX_FAILED_STARTS: Final = 3
 _SEE_TERMINAL: Final = "the terminal of foretrace serve says why"
@@ -38,7 +44,8 @@ NICENESS: Final = 5
 """By how much all workers but the first give way, so that quick answers stay quick where CPUs are few."""
 _BROKEN: Final = ("memory-exhausted", "internal-error")
 """Errors after which a worker is replaced: what it keeps may be damaged."""
-_GIVES_WAY: Final = ("full", "warm")
+_GIVES_WAY: Final = ("full", "compare", "export", "warm")
+"""Tasks that can be begun again: an export replaces its file only once it is complete."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +57,7 @@ class PoolTask:
         message: The rest of the message to the worker.
         owner: Who takes turns.
         limit_s: Seconds after which it is interrupted.
-        watch: Is called with the events of the worker, and with `queued` when its position changes.
+        watch: Called with the events of the worker, and with `queued` when its position changes.
         result: What the worker returned, or the error.
     """
 
@@ -65,17 +72,17 @@ class PoolTask:
     lost_starts: int = 0
     """Times that it was given to a worker that had ended."""
     error: ForetraceError | None = None
-    """Why it was interrupted, where that was not its owner's wish."""
+    """The reason for an interrupt by the server, such as a cancelled job or the time limit."""
 
     def fail(self, error: ForetraceError) -> None:
         """Ends the task with an error."""
         if not self.result.done():
             self.result.set_exception(error)
-            self.result.exception()  # whoever waits for it gets it; nobody may
+            self.result.exception()  # Marks the exception as retrieved: a cancelled request may not wait for it.
 
 
 @dataclass(eq=False, slots=True)
-class _Seat:
+class _Slot:
     """A place for a worker process, with the task that it does."""
 
     number: int
@@ -87,6 +94,10 @@ class _Seat:
     is_giving_way: bool = False
     has_begun: bool = False
     """Whether the worker has taken the task: one that ended before cannot have ended because of it."""
+    is_interrupt_due: bool = False
+    """Whether the task is to be interrupted once the worker has taken it."""
+    failures: int = 0
+    """Starts and warm-ups that failed since the last task that was done."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
@@ -104,33 +115,31 @@ class WorkerPool:
 
     def __init__(self, count: int, limits: WorkerLimits) -> None:
         self._limits = limits
-        self._seats = [_Seat(number) for number in range(count)]
+        self._slots = [_Slot(number) for number in range(count)]
         self._queues: list[OrderedDict[str, deque[PoolTask]]] = [OrderedDict() for _ in range(4)]
         self._number = 0
         self._is_closed = False
+        self._max_searches = max((count - 1) // 2, 1)
+        """Searches of one owner that run at a time."""
         self._failed_starts = 0
         """Workers that ended before they were ready, since the last that was."""
 
     def start(self) -> None:
         """Starts the processes."""
-        for seat in self._seats:
-            self._start(seat)
+        for slot in self._slots:
+            self._start(slot)
 
     def close(self) -> None:
-        """Ends the processes and all tasks."""
+        """Ends the processes, and fails the tasks that wait or run."""
         self._is_closed = True
-        for task in list(self._waiting()):
+        running = [slot.task for slot in self._slots if slot.task is not None]
+        for task in [*self._waiting(), *running]:
             task.fail(InputError("interrupted", "the server is shutting down"))
         for queue in self._queues:
             queue.clear()
-        for seat in self._seats:
-            if seat.process is not None:
-                seat.process.kill()
-
-    @property
-    def pids(self) -> list[int]:
-        """The numbers of the processes."""
-        return [seat.process.pid for seat in self._seats if seat.process is not None]
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
 
     def submit(self, task: PoolTask, *, is_follow_up: bool = False) -> None:
         """Puts a task into its queue.
@@ -156,16 +165,14 @@ class WorkerPool:
 
     def cancel(self, task: PoolTask) -> None:
         """Ends a task: one that waits is dropped, one that runs is interrupted and may return what it has."""
-        for queue in self._queues:
-            if task in queue.get(task.owner, ()):
-                queue[task.owner].remove(task)
-                task.fail(InputError("interrupted", "cancelled"))
-                self._tell_positions()
-                return
-        seat = next((seat for seat in self._seats if seat.task is task), None)
-        if seat is not None:
-            seat.is_giving_way = False
-            self._interrupt(seat)
+        task.error = task.error or InputError("interrupted", "cancelled")
+        if self._remove(task):
+            task.fail(task.error)
+            self._tell_positions()
+        slot = next((slot for slot in self._slots if slot.task is task), None)
+        if slot is not None:
+            slot.is_giving_way = False
+            self._interrupt(slot)
 
     def _waiting(self) -> Iterator[PoolTask]:
         """Yields the tasks that wait, about in the order in which they are done."""
@@ -174,173 +181,201 @@ class WorkerPool:
             for turn in range(max(map(len, turns), default=0)):
                 yield from (tasks[turn] for tasks in turns if turn < len(tasks))
 
-    def _start(self, seat: _Seat) -> None:
-        seat.is_ready = seat.is_warm = False
-        if not self._is_closed:
-            seat.process = WorkerProcess(
+    def _start(self, slot: _Slot) -> None:
+        slot.process, slot.is_ready, slot.is_warm = None, False, False
+        if self._is_closed:
+            return
+        try:
+            slot.process = WorkerProcess(
                 self._limits,
-                NICENESS if seat.number else 0,
-                lambda process, message: self._on_message(seat, process, message),
-                lambda process: self._on_end(seat, process),
+                NICENESS if slot.number else 0,
+                lambda process, message: self._on_message(slot, process, message),
+                lambda process: self._on_end(slot, process),
             )
+        except OSError as error:
+            say(f"error: a worker process cannot be started: {error}  [worker-died]")
+            self._count_failed_start(slot)
+            self._start_later(slot)
+
+    def _start_later(self, slot: _Slot, min_s: float = 0.0) -> None:
+        """Starts a worker at once, or after a time that grows with the failures before."""
+        delay_s = min(MIN_LIFE_S * 2.0 ** min(slot.failures - 1, 30), MAX_BACK_OFF_S) if slot.failures else 0.0
+        delay_s = max(delay_s, min_s)
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, self._start, slot)
+        else:
+            self._start(slot)
+
+    def _count_failed_start(self, slot: _Slot) -> None:
+        """Notes that a worker has ended before it was ready; ends all tasks where no worker can be started."""
+        slot.failures += 1
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS and not any(other.is_ready for other in self._slots):
+            for task in list(self._waiting()):
+                self._remove(task)
+                task.fail(InputError("worker-died", "the processes that compute cannot be started", hint=_SEE_TERMINAL))
 
     def _dispatch(self) -> None:
-        """Gives tasks to idle workers. Quick ones go to the first, whose caches they share; others to the last."""
-        while (task := next(self._waiting(), None)) is not None:
-            idle = [seat for seat in self._seats if seat.is_idle]
-            if not idle:
-                break
-            seat = idle[0 if task.kind == "quick" else -1]
-            if task.kind == "plan" and seat.number == 0 and len(self._seats) > 1:
-                break  # plans are last in order, so that nothing else waits
-            self._take(task)
-            self._give(seat, task)
-        for seat in self._seats:
-            if seat.is_idle and not seat.is_warm:
-                self._give(seat, PoolTask("warm", {}, "", 60.0, lambda *_: None))
+        """Gives tasks to idle workers."""
+        for task in list(self._waiting()):
+            slot = self._slot_for(task)
+            if slot is not None and self._remove(task):
+                self._give(slot, task)
+        for slot in self._slots:
+            if slot.is_idle and not slot.is_warm:
+                self._give(slot, PoolTask("warm", {}, "", 60.0, lambda *_: None))
         self._tell_positions()
 
-    def _take(self, task: PoolTask) -> None:
-        """Takes a task out of its queue; its owner's next turn comes after all others'."""
-        queue = self._queues[_PRIORITY[task.kind]]
-        queue[task.owner].remove(task)
-        queue.move_to_end(task.owner)
-        if not queue[task.owner]:
-            del queue[task.owner]
+    def _slot_for(self, task: PoolTask) -> _Slot | None:
+        """Returns the idle worker for a task, if any: for a quick one the first, whose caches they share."""
+        idle = [slot for slot in self._slots if slot.is_idle]
+        if task.kind == "plan":
+            owners = [slot.task.owner for slot in self._slots if slot.task is not None and slot.task.kind == "plan"]
+            if owners.count(task.owner) >= self._max_searches:
+                return None
+            idle = [slot for slot in idle if slot.number or len(self._slots) == 1]
+        if not idle:
+            return None
+        return idle[0 if task.kind == "quick" else -1]
 
-    def _give(self, seat: _Seat, task: PoolTask) -> None:
-        assert seat.process is not None
+    def _remove(self, task: PoolTask) -> bool:
+        """Takes a task out of its queue, if it waits; its owner's next turn comes after all others'."""
+        queue = self._queues[_PRIORITY[task.kind]]
+        tasks = queue.get(task.owner, deque())
+        if task not in tasks:
+            return False
+        tasks.remove(task)
+        queue.move_to_end(task.owner)
+        if not tasks:
+            del queue[task.owner]
+        return True
+
+    def _give(self, slot: _Slot, task: PoolTask) -> None:
+        assert slot.process is not None
         self._number += 1
-        seat.number_sent = self._number
-        seat.task, seat.is_giving_way, seat.has_begun, seat.is_warm = task, False, False, True
-        seat.process.send({**task.message, "number": self._number, "kind": task.kind})
+        slot.number_sent = self._number
+        slot.task, slot.is_giving_way, slot.is_warm = task, False, True
+        slot.has_begun = slot.is_interrupt_due = False
+        slot.process.send({**task.message, "number": self._number, "kind": task.kind})
         if task.position:
             task.position = 0
             task.watch("queued", {"position": 0})
         loop = asyncio.get_running_loop()
-        seat.timers.append(loop.call_later(task.limit_s, self._give_up, seat, task))
+        slot.timers.append(loop.call_later(task.limit_s, self._give_up, slot, task))
 
-    def _give_up(self, seat: _Seat, task: PoolTask) -> None:
+    def _give_up(self, slot: _Slot, task: PoolTask) -> None:
         """Interrupts a task whose time is over."""
-        if seat.task is task:
+        if slot.task is task:
             hint = "ask for less, or start the server with a longer --time-limit"
-            task.error = InputError("gave-up", f"the job took more than {task.limit_s:.3g} s", hint=hint)
-            self._interrupt(seat)
+            slot.is_giving_way = False
+            task.error = task.error or InputError("gave-up", f"the job took more than {task.limit_s:.3g} s", hint=hint)
+            self._interrupt(slot)
 
     def _make_way(self) -> None:
         """Interrupts a task for a quick one that waits, where one may be."""
-        for seat in self._seats:
-            task = seat.task
-            if seat.is_giving_way:
+        for slot in self._slots:
+            task = slot.task
+            if slot.is_giving_way:
                 return
             if task is not None and task.kind in _GIVES_WAY and task.preemptions < MAX_PREEMPTIONS and not task.error:
-                seat.is_giving_way = True
+                slot.is_giving_way = True
                 task.preemptions += 1
-                self._interrupt(seat)
+                self._interrupt(slot)
                 return
 
-    def _interrupt(self, seat: _Seat) -> None:
-        if seat.process is not None:
-            seat.process.interrupt()
-            loop = asyncio.get_running_loop()
-            seat.timers.append(loop.call_later(GRACE_S, self._kill, seat, seat.task))
+    def _interrupt(self, slot: _Slot) -> None:
+        if slot.process is None or slot.task is None:
+            return
+        if slot.has_begun:
+            slot.process.interrupt()
+        else:
+            slot.is_interrupt_due = True
+        grace_s = SEARCH_GRACE_S if slot.task.kind == "plan" else GRACE_S
+        loop = asyncio.get_running_loop()
+        slot.timers.append(loop.call_later(grace_s, self._kill, slot, slot.task))
 
     @staticmethod
-    def _kill(seat: _Seat, task: PoolTask | None) -> None:
+    def _kill(slot: _Slot, task: PoolTask | None) -> None:
         """Ends a worker that still does a task after it was interrupted."""
-        if seat.task is task and seat.process is not None:
-            seat.process.kill()
+        if slot.task is task and slot.process is not None:
+            slot.process.kill()
 
-    def _on_message(self, seat: _Seat, process: WorkerProcess, message: dict[str, Any]) -> None:
-        if process is not seat.process:
+    def _on_message(self, slot: _Slot, process: WorkerProcess, message: dict[str, Any]) -> None:
+        if process is not slot.process:
             return
-        event, task = message["event"], seat.task
+        event, task = message["event"], slot.task
         if event == "ready":
-            seat.is_ready, self._failed_starts = True, 0
-        elif task is None or message["number"] != seat.number_sent:
+            slot.is_ready, self._failed_starts = True, 0
+        elif task is None or message["number"] != slot.number_sent:
             return  # of a task that was given up
         elif event == "begun":
-            seat.has_begun = True
+            slot.has_begun = True
+            if slot.is_interrupt_due:
+                process.interrupt()
             return
         elif event == "done":
-            self._end(seat)
+            self._end(slot)
+            slot.failures = 0
             if not task.result.done():
                 task.result.set_result(message["result"])
         elif event == "failed":
-            gives_way = seat.is_giving_way and message["error"]["code"] == "interrupted"
-            self._end(seat)
+            gives_way = slot.is_giving_way and message["error"]["code"] == "interrupted"
+            self._end(slot)
             if gives_way and task.kind != "warm":
                 self._put_back(task)
             elif gives_way:
-                seat.is_warm = False
+                slot.is_warm = False
             else:
-                task.fail(_failure(task, message["error"]))
+                slot.failures += task.kind == "warm"
+                task.fail(task.error or error_of(message["error"]))
         else:
             task.watch(event, message)
             return
         is_large = message.get("resident_bytes", 0) > self._limits.resident_bytes
         if is_large or message.get("error", {}).get("code") in _BROKEN:
-            self._replace(seat)
+            self._replace(slot)
         self._dispatch()
 
     def _put_back(self, task: PoolTask) -> None:
         """Makes a task that was taken the next of its owner again."""
         self._queues[_PRIORITY[task.kind]].setdefault(task.owner, deque()).appendleft(task)
 
-    def _end(self, seat: _Seat) -> None:
-        seat.task, seat.is_giving_way = None, False
-        for timer in seat.timers:
+    def _end(self, slot: _Slot) -> None:
+        slot.task, slot.is_giving_way = None, False
+        for timer in slot.timers:
             timer.cancel()
-        seat.timers.clear()
+        slot.timers.clear()
 
-    def _replace(self, seat: _Seat) -> None:
-        """Ends a worker that holds too much memory, and starts another."""
-        process, seat.process = seat.process, None
+    def _replace(self, slot: _Slot) -> None:
+        """Ends a worker that holds too much memory, or may be damaged, and starts another."""
+        process, slot.process, slot.is_ready = slot.process, None, False
         if process is not None:
             process.kill()
-        self._start(seat)
+        self._start_later(slot)
 
-    def _on_end(self, seat: _Seat, process: WorkerProcess) -> None:
-        if seat.process is not process or self._is_closed:
+    def _on_end(self, slot: _Slot, process: WorkerProcess) -> None:
+        if slot.process is not process or self._is_closed:
             return
-        task, gives_way = seat.task, seat.is_giving_way
-        if task is not None and not seat.has_begun and task.lost_starts < MAX_LOST_STARTS:
+        task, begins_again, was_ready = slot.task, slot.is_giving_way, slot.is_ready
+        if task is not None and not task.error and not slot.has_begun and task.lost_starts < MAX_LOST_STARTS:
             task.lost_starts += 1
-            gives_way = True
-        if not seat.is_ready:
-            self._failed_starts += 1
-        self._end(seat)
-        seat.process, seat.is_ready = None, False
-        if task is not None and gives_way and task.kind != "warm":
+            begins_again = True
+        self._end(slot)
+        slot.process, slot.is_ready = None, False
+        if task is not None and begins_again and task.kind != "warm":
             self._put_back(task)
         elif task is not None:
+            slot.failures += task.kind == "warm" and not begins_again
             problem = "the process that worked on the job has ended: it took too much memory, or crashed"
             task.fail(task.error or InputError("worker-died", problem, hint="other jobs are not concerned"))
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            self._fail_all()
-        loop = asyncio.get_running_loop()
-        lived_s = loop.time() - process.started_s
-        if lived_s < MIN_LIFE_S:
-            loop.call_later(MIN_LIFE_S, self._start, seat)
-        else:
-            self._start(seat)
-
-    def _fail_all(self) -> None:
-        """Ends all tasks that wait, since no worker can be started."""
-        for task in list(self._waiting()):
-            self._take(task)
-            task.fail(InputError("worker-died", "the processes that compute cannot be started", hint=_SEE_TERMINAL))
+        if not was_ready:
+            self._count_failed_start(slot)
+        lived_s = asyncio.get_running_loop().time() - process.started_s
+        self._start_later(slot, MIN_LIFE_S if lived_s < MIN_LIFE_S else 0.0)
 
     def _tell_positions(self) -> None:
-        """Tells the tasks that wait how many are before them, where that has changed."""
+        """Tells the tasks that wait their positions; 1 is next."""
         for position, task in enumerate(self._waiting(), 1):
             if task.position != position:
                 task.position = position
                 task.watch("queued", {"position": position})
-
-
-def _failure(task: PoolTask, parts: dict[str, Any]) -> ForetraceError:
-    """Returns the error of a task: the time limit, where the server interrupted it for that."""
-    if parts["code"] == "interrupted" and task.error is not None:
-        return task.error
-    return error_of(parts)

@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from foretrace.basics.processes import python_environment
+
 MAX_MESSAGE_BYTES: Final = 512 << 20
 
 _SINGLE: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -27,17 +29,19 @@ _SINGLE: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What a worker process may use.
+    """Limits of a worker process.
 
     Attributes:
-        folder: An empty folder of its own, in which it begins.
+        folder: An empty folder in which workers start.
         memory_bytes: Memory beyond what it has when it starts.
         resident_bytes: Memory after a task from which on it is replaced by a new one.
+        defects: The folder for the details of unexpected exceptions.
     """
 
     folder: Path
     memory_bytes: int
     resident_bytes: int
+    defects: Path
 
 
 class WorkerProcess:
@@ -46,8 +50,11 @@ class WorkerProcess:
     Args:
         limits: What it may use.
         niceness: By how much it gives way to other processes.
-        on_message: Is called in the event loop for every message.
-        on_end: Is called in the event loop once the process has ended.
+        on_message: Called in the event loop for every message.
+        on_end: Called in the event loop once the process has ended.
+
+    Raises:
+        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -62,24 +69,28 @@ class WorkerProcess:
         self._on_message, self._on_end = on_message, on_end
         ours, theirs = socket.socketpair()
         with theirs:
-            words = (theirs.fileno(), os.getpid(), limits.folder, limits.memory_bytes, niceness)
-            # -P: nothing is imported from the current folder.
-            self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "foretrace.server.worker", *map(str, words)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                cwd=limits.folder,
-                env=_environment(),
-                start_new_session=True,  # Ctrl-C in the terminal is for the server
-            )
+            limited = (limits.folder, limits.memory_bytes, niceness, limits.defects)
+            words = (theirs.fileno(), os.getpid(), *limited)
+            try:
+                # -P: nothing is imported from the current folder.
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "foretrace.server.worker", *map(str, words)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    cwd=limits.folder,
+                    env={**python_environment(), **dict.fromkeys(_SINGLE, "1")},
+                    start_new_session=True,  # Ctrl-C in the terminal is for the server
+                )
+            except BaseException:
+                ours.close()
+                raise
         self._connection = Connection(ours.detach())
-        threading.Thread(target=self._read, name=f"worker {self._popen.pid}", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._popen.pid
+        try:
+            threading.Thread(target=self._read, name=f"worker {self._popen.pid}", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left
+            self._end()
+            raise OSError(str(error)) from None
 
     def send(self, message: dict[str, Any]) -> None:
         """Sends a task; a process that has ended is reported to `on_end`."""
@@ -107,10 +118,13 @@ class WorkerProcess:
                 break
             if not self._call(self._on_message, message):
                 break
+        self._end()
+        self._call(self._on_end)
+
+    def _end(self) -> None:
         self._popen.kill()
         self._popen.wait()
         self._connection.close()
-        self._call(self._on_end)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> bool:
         """Calls a function in the event loop; returns whether there still is one."""
@@ -125,12 +139,3 @@ def return_memory() -> None:
     """Gives memory that is free back to the system, where the C library can: long texts leave gaps between others."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _environment() -> dict[str, str]:
-    """Returns the environment of a worker: without relative folders, in which it would import what it should not."""
-    environment = {**os.environ, **dict.fromkeys(_SINGLE, "1")}
-    folders = [folder for folder in environment.pop("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
-    if folders:
-        environment["PYTHONPATH"] = os.pathsep.join(folders)
-    return environment

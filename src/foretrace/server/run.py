@@ -7,10 +7,11 @@ import errno
 import os
 import socket
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +25,10 @@ from foretrace.server.processes import WorkerLimits
 from foretrace.server.store import Store
 
 MAX_WORKERS: Final = 64
-USUAL_WORKERS: Final = 8
+MAX_USUAL_WORKERS: Final = 8
 """Workers at most that are started unless more are asked for: each may take some gigabytes."""
+MIN_MEMORY_BYTES: Final = 1 << 30
+"""Memory that a worker must be allowed: loading modules, tables and compiled code takes up to 700 MiB."""
 MAX_CONNECTIONS: Final = 2000
 SHUT_DOWN_S: Final = 1
 
@@ -51,7 +54,7 @@ class RunOptions:
 
 def usual_workers() -> int:
     """Returns how many workers are started unless told otherwise: one for each CPU, and two at least."""
-    return min(max(os.cpu_count() or 1, 2), USUAL_WORKERS)
+    return min(max(os.cpu_count() or 1, 2), MAX_USUAL_WORKERS)
 
 
 def state_folder() -> Path:
@@ -69,38 +72,62 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
 
     Args:
         options: How it is started.
-        announce: Is called with the address of its page once it listens.
+        announce: Called with the address of its page once requests are answered.
 
     Raises:
         UsageError: The interface or the port cannot be used (`port-in-use`, `bad-value`).
         InputError: The state folder cannot be used.
     """
     listener = _listener(options.host, options.port)
-    settings = options.settings
-    with listener:
-        store = Store(settings.state, settings.keep)
-        with tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder:
-            limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2)
-            server = WebServer(settings, store, WorkerPool(settings.workers, limits))
-            address = Address.of(options.host, listener.getsockname()[1])
-            config: dict[str, Any] = {
-                "log_level": "critical",
-                "access_log": False,
-                "server_header": False,
-                "date_header": False,
-                "proxy_headers": False,
-                "timeout_keep_alive": 30,
-                "timeout_graceful_shutdown": SHUT_DOWN_S,
-                "limit_concurrency": MAX_CONNECTIONS,
-                "lifespan": "on",
-                "ws": "none",
-            }
-            web = uvicorn.Server(uvicorn.Config(server.app(address), **config))
-            with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
-                announce(address.url)
-                if options.opens_page:
-                    webbrowser.open(address.url)
-                asyncio.run(web.serve(sockets=[listener]))
+    # Workers have other current folders.
+    settings = replace(options.settings, state=options.settings.state.absolute())
+    with (
+        listener,
+        closing(Store(settings.state, settings.keep)) as store,
+        tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder,
+    ):
+        limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2, settings.defects)
+        server = WebServer(settings, store, WorkerPool(settings.workers, limits))
+        address = Address.of(options.host, listener.getsockname()[1])
+
+        def begin() -> None:
+            announce(address.url)
+            if options.opens_page:  # in a thread: a browser of the terminal runs until its user ends it
+                threading.Thread(target=webbrowser.open, args=(address.url,), daemon=True).start()
+
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
+            asyncio.run(_serve(server, address, listener, begin))
+
+
+async def _serve(server: WebServer, address: Address, listener: socket.socket, begin: Callable[[], None]) -> None:
+    """Answers requests until a signal comes; calls `begin` once they are answered."""
+    config: dict[str, Any] = {
+        "log_level": "critical",
+        "access_log": False,
+        "server_header": False,
+        "date_header": False,
+        "proxy_headers": False,
+        "timeout_keep_alive": 30,
+        "timeout_graceful_shutdown": SHUT_DOWN_S,
+        "limit_concurrency": MAX_CONNECTIONS,
+        "lifespan": "off",
+        "ws": "none",
+    }
+    async with server.running():
+        await _Web(uvicorn.Config(server.app(address), **config), begin).serve(sockets=[listener])
+
+
+class _Web(uvicorn.Server):
+    """A server that says when it has started."""
+
+    def __init__(self, config: uvicorn.Config, begin: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._begin = begin
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to answer requests."""
+        await super().startup(sockets)
+        self._begin()
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -24,16 +24,26 @@ from foretrace.server.errors import unknown_id, unwritable_state
 
 MAX_LISTED: Final = 200
 """Answers of a history."""
+MAX_STORED_BYTES: Final = 2 << 30
+"""The size of all answers, beyond which the oldest of the owner go who has the most bytes."""
+FILLED_SHARE: Final = 0.95
+"""The part of that size that is left, so that not every answer has to make room."""
 
 _LISTED: Final = ("title", "step_text", "kind")
 """The parts of a headline that a history shows."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, question TEXT NOT NULL, summary TEXT NOT NULL,
-  command TEXT NOT NULL, downloads TEXT NOT NULL, html BLOB NOT NULL, result BLOB
+  command TEXT NOT NULL, downloads TEXT NOT NULL, upload TEXT, bytes INTEGER NOT NULL, html BLOB NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS answers_by_owner ON answers (owner, created);
+CREATE INDEX IF NOT EXISTS answers_by_owner ON answers (owner, created, bytes);
+CREATE UNIQUE INDEX IF NOT EXISTS answers_by_question ON answers (owner, question);
+CREATE INDEX IF NOT EXISTS answers_by_upload ON answers (upload);
+CREATE TABLE IF NOT EXISTS files (
+  answer TEXT NOT NULL REFERENCES answers ON DELETE CASCADE, format TEXT NOT NULL, content BLOB NOT NULL,
+  PRIMARY KEY (answer, format)
+) STRICT;
 CREATE TABLE IF NOT EXISTS uploads (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, names TEXT NOT NULL, shown_names TEXT NOT NULL
 ) STRICT;
@@ -61,7 +71,6 @@ class StoredAnswer:
         command: The command that asks the same.
         downloads: The formats in which it can be downloaded.
         html: The answer as a fragment of a page.
-        result: The answer as a text of JSON; None where it is too long to be kept.
     """
 
     id: str
@@ -72,7 +81,6 @@ class StoredAnswer:
     command: str
     downloads: tuple[str, ...]
     html: str
-    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +99,22 @@ class Store:
 
     Args:
         folder: The state folder; it is made where it does not exist.
-        keep: Answers beyond which the oldest are dropped.
+        keep: Answers of an owner beyond which the oldest are dropped.
+        max_bytes: The size of all answers beyond which some are dropped.
 
     Raises:
         InputError: The folder cannot be written, or another server uses it (`state-in-use`).
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self._keep = folder, keep
+    def __init__(self, folder: Path, keep: int, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self.folder, self._keep, self._max_bytes = folder, keep, max_bytes
         try:
             with ExitStack() as opened:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 opened.enter_context(_locked(folder))
                 self._database = opened.enter_context(closing(_connected(folder / "foretrace.db")))
-                self._check_version()
+                # An upper bound: answers that are deleted are not subtracted until there is no room.
+                (self._max_stored_bytes,) = self._database.execute("SELECT TOTAL(bytes) FROM answers").fetchone()
                 self._opened = opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -118,13 +128,6 @@ class Store:
     def close(self) -> None:
         """Closes the database, and leaves the folder to other servers."""
         self._opened.close()
-
-    def _check_version(self) -> None:
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _VERSION):
-            problem = f"the state folder is of another version of Foretrace ({version})"
-            raise InputError("unknown-version", problem, where=str(self.folder), hint="name another: --state FOLDER")
-        self._database.execute(f"PRAGMA user_version = {_VERSION}")
 
     @contextmanager
     def _written(self) -> Iterator[sqlite3.Connection]:
@@ -142,28 +145,75 @@ class Store:
                 self._database.execute("ROLLBACK")
             raise unwritable_state(error) from None
 
-    def add_answer(self, answer: StoredAnswer) -> None:
-        """Writes an answer, and drops the oldest beyond those that are kept."""
-        result = None if answer.result is None else zlib.compress(answer.result.encode(), 3)
-        row = (
-            *(answer.id, answer.owner, answer.created_s, json.dumps(answer.question), json.dumps(answer.summary)),
-            *(answer.command, json.dumps(answer.downloads), zlib.compress(answer.html.encode(), 3), result),
-        )
+    def add_answer(self, answer: StoredAnswer, files: Mapping[str, str] | None = None) -> str:
+        """Writes an answer in the place of the owner's earlier one to the same question, and drops old answers.
+
+        Args:
+            answer: The answer.
+            files: The downloads that are kept with it, by format.
+
+        Returns:
+            The id of the answer: that of the earlier one where there is one, since links may hold it.
+        """
+        question = json.dumps(answer.question, sort_keys=True)
+        html = _packed(answer.html)
+        contents = {name: _packed(content) for name, content in (files or {}).items()}
+        size_bytes = len(question) + len(html) + sum(map(len, contents.values()))
         with self._written() as database:
-            database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            database.execute(
-                "DELETE FROM answers WHERE id IN (SELECT id FROM answers ORDER BY created DESC LIMIT -1 OFFSET ?)",
-                (self._keep,),
+            rows = database.execute(
+                "SELECT id FROM answers WHERE owner = ? AND question = ?", (answer.owner, question)
+            ).fetchall()
+            name = rows[0][0] if rows else answer.id
+            database.execute("DELETE FROM answers WHERE id = ?", (name,))
+            row = (
+                *(name, answer.owner, answer.created_s, question, json.dumps(answer.summary), answer.command),
+                *(json.dumps(answer.downloads), answer.question.get("input", {}).get("upload"), size_bytes, html),
             )
+            database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            for kind, content in contents.items():
+                database.execute("INSERT INTO files VALUES (?, ?, ?)", (name, kind, content))
+            database.execute(
+                "DELETE FROM answers WHERE id IN"
+                " (SELECT id FROM answers WHERE owner = ? ORDER BY created DESC LIMIT -1 OFFSET ?)",
+                (answer.owner, self._keep),
+            )
+            self._max_stored_bytes += size_bytes
+            if self._max_stored_bytes > self._max_bytes:
+                self._max_stored_bytes = self._limited_bytes(database, name)
+        return str(name)
+
+    def _limited_bytes(self, database: sqlite3.Connection, last: str) -> int:
+        """Drops the oldest answers of the owners who have the most bytes, until there is room again.
+
+        Args:
+            database: The database, within a transaction.
+            last: The answer that was written last, which stays.
+
+        Returns:
+            The bytes of all answers that are left.
+        """
+        sizes = dict(database.execute("SELECT owner, SUM(bytes) FROM answers GROUP BY owner").fetchall())
+        oldest = "SELECT id FROM answers WHERE owner = ? AND id != ? ORDER BY created LIMIT 1"
+        while sum(sizes.values()) > FILLED_SHARE * self._max_bytes:
+            owner = max(sizes, key=lambda name: sizes[name])
+            rows = database.execute(
+                f"DELETE FROM answers WHERE id = ({oldest}) RETURNING bytes", (owner, last)
+            ).fetchall()
+            if not rows:
+                break
+            sizes[owner] -= rows[0][0]
+        return sum(sizes.values())
 
     def answer(self, name: str) -> StoredAnswer:
         """Returns an answer. Raises InputError where there is none of this id."""
-        rows = self._database.execute("SELECT * FROM answers WHERE id = ?", (name,)).fetchall()
+        rows = self._database.execute(
+            "SELECT owner, created, question, summary, command, downloads, html FROM answers WHERE id = ?", (name,)
+        ).fetchall()
         if not rows:
             raise unknown_id("answer", name)
-        id_, owner, created_s, question, summary, command, downloads, html, result = rows[0]
+        owner, created_s, question, summary, command, downloads, html = rows[0]
         return StoredAnswer(
-            id_,
+            name,
             owner,
             created_s,
             json.loads(question),
@@ -171,8 +221,14 @@ class Store:
             command,
             tuple(json.loads(downloads)),
             zlib.decompress(html).decode(),
-            None if result is None else zlib.decompress(result).decode(),
         )
+
+    def file(self, name: str, kind: str) -> str | None:
+        """Returns a download that was kept with an answer; None where it has to be made again."""
+        rows = self._database.execute(
+            "SELECT content FROM files WHERE answer = ? AND format = ?", (name, kind)
+        ).fetchall()
+        return zlib.decompress(rows[0][0]).decode() if rows else None
 
     def history(self, owner: str) -> list[dict[str, Any]]:
         """Returns the answers of an owner as a page lists them, the newest first."""
@@ -215,25 +271,35 @@ class Store:
             for name, owner, created_s, names, shown_names in rows
         ]
 
+    def delete_upload(self, name: str) -> None:
+        """Deletes what an upload consists of."""
+        with self._written() as database:
+            database.execute("DELETE FROM uploads WHERE id = ?", (name,))
+
     def delete_uploads_before(self, moment_s: float) -> list[str]:
         """Deletes uploads from before a moment that no answer is about; returns their ids."""
-        used = {
-            json.loads(question).get("input", {}).get("upload")
-            for (question,) in self._database.execute("SELECT question FROM answers")
-        }
-        old = [upload.id for upload in self.uploads() if upload.created_s < moment_s and upload.id not in used]
+        unused = "created < ? AND id NOT IN (SELECT upload FROM answers WHERE upload IS NOT NULL)"
+        if not self._database.execute(f"SELECT 1 FROM uploads WHERE {unused} LIMIT 1", (moment_s,)).fetchall():
+            return []
         with self._written() as database:
-            database.executemany("DELETE FROM uploads WHERE id = ?", [(name,) for name in old])
-        return old
+            rows = database.execute(f"DELETE FROM uploads WHERE {unused} RETURNING id", (moment_s,)).fetchall()
+        return [name for (name,) in rows]
+
+
+def _packed(text: str) -> bytes:
+    return zlib.compress(text.encode(), 3)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Opens the database, and makes its tables where they are not there."""
+    """Opens the database, which only its user can read, and makes its tables where they are not there."""
+    os.close(_private(path))  # SQLite gives its other files the mode of the database
     database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
+        database.execute("PRAGMA foreign_keys = ON")
         database.execute("PRAGMA journal_mode = WAL")
         # FULL: an answer that was reported survives the loss of power, too.
         database.execute("PRAGMA synchronous = FULL")
+        _check_version(database, path.parent)
         database.executescript(_SCHEMA)
     except BaseException:
         database.close()
@@ -241,9 +307,24 @@ def _connected(path: Path) -> sqlite3.Connection:
     return database
 
 
+def _check_version(database: sqlite3.Connection, folder: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version not in (0, _VERSION):
+        problem = f"the state folder is of another version of Foretrace ({version})"
+        raise InputError("unknown-version", problem, where=str(folder), hint="name another: --state FOLDER")
+    database.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _private(path: Path) -> int:
+    """Opens a file, which is made where it does not exist, and makes it private to its user."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    path.chmod(0o600)
+    return descriptor
+
+
 def _locked(folder: Path) -> IO[str]:
     """Returns the lock file of a state folder, locked. Raises InputError where another server has locked it."""
-    stream = (folder / "lock").open("w")
+    stream = os.fdopen(_private(folder / "lock"), "w")
     if os.name == "posix":
         import fcntl
 
@@ -271,8 +352,15 @@ class StateThread:
     async def call(
         self, method: Callable[Arguments, Returned], *arguments: Arguments.args, **options: Arguments.kwargs
     ) -> Returned:
-        """Runs a method of the store and returns its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: method(*arguments, **options))
+        """Runs a method of the store and returns its result. Raises InputError where the database cannot be used."""
+
+        def run() -> Returned:
+            try:
+                return method(*arguments, **options)
+            except sqlite3.Error as error:
+                raise unwritable_state(error) from None
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     def close(self) -> None:
         """Waits for what is being written, and closes the store."""

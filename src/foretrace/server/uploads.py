@@ -8,8 +8,10 @@ them.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import time
 import unicodedata
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -24,12 +26,20 @@ from foretrace.server.store import StateThread, StoredUpload, new_id, now_s
 
 MAX_FILES: Final = 256
 MAX_TOTAL_BYTES: Final = 4 << 30
+MAX_OWNER_BYTES: Final = 2 << 30
+"""The size of all uploads of one owner."""
 MAX_NAME: Final = 100
 MAX_DRAFTS: Final = 200
 """Uploads that were begun and not yet opened."""
+MAX_DRAFTS_OF_OWNER: Final = 20
 CHUNK_BYTES: Final = 1 << 20
 STALL_S: Final = 30.0
 """Seconds without a byte after which an upload is given up."""
+SLOW_S: Final = 60.0
+"""Seconds after which an upload must have come at `MIN_BYTES_PER_S` on average."""
+MIN_BYTES_PER_S: Final = 32 << 10
+DRAFT_S: Final = 3600.0
+"""Seconds after which an upload is deleted that was never opened."""
 KEPT_S: Final = 86400.0
 """Seconds after which an upload is deleted that no answer is about."""
 
@@ -50,17 +60,20 @@ def shown_name(name: str) -> str:
 
 def disk_names(names: Sequence[str]) -> tuple[str, ...]:
     """Returns names for files of these shown names: harmless on any disk and in any message, and each once."""
-    used: list[str] = []
+    used: set[str] = set()  # by their names in lower case: some disks do not tell cases apart
+    numbers: dict[str, int] = {}
+    disk: list[str] = []
     for name in names:
         plain = "".join(sign if sign.isascii() and (sign.isalnum() or sign in _HARMLESS) else "_" for sign in name)
         plain = f"_{plain[1:]}" if plain.startswith("-") else plain
         stem, dot, ending = plain.partition(".")
-        number = 1
-        while plain.lower() in map(str.lower, used):
-            number += 1
-            plain = f"{stem}-{number}{dot}{ending}"
-        used.append(plain)
-    return tuple(used)
+        first = plain.lower()
+        while plain.lower() in used:
+            numbers[first] = numbers.get(first, 1) + 1
+            plain = f"{stem}-{numbers[first]}{dot}{ending}"
+        used.add(plain.lower())
+        disk.append(plain)
+    return tuple(disk)
 
 
 @dataclass(eq=False, slots=True)
@@ -74,10 +87,15 @@ class Upload:
     shown_names: tuple[str, ...]
     sizes_bytes: dict[int, int] = field(default_factory=dict)
     """The sizes of the files that are there, by number."""
-    writing: set[int] = field(default_factory=set)
-    """The numbers of the files that are being written."""
+    writing: dict[int, int] = field(default_factory=dict)
+    """What has come of the files that are being written, in bytes, by number."""
     is_kept: bool = False
     """Whether it was opened, so that it is in the database."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that have come."""
+        return sum(self.sizes_bytes.values()) + sum(self.writing.values())
 
     @property
     def is_complete(self) -> bool:
@@ -97,7 +115,6 @@ class Uploads:
     def __init__(self, state: StateThread, folder: Path, max_bytes: int) -> None:
         self._state, self._folder, self.max_bytes = state, folder, max_bytes
         self._uploads: dict[str, Upload] = {}
-        self._total_bytes = 0
 
     def load(self) -> None:
         """Reads which uploads there are, and removes what is left of others. Called before the server starts."""
@@ -106,7 +123,11 @@ class Uploads:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for stored in store.uploads():
-                sizes = [(self._folder / stored.id / name).stat().st_size for name in stored.names]
+                try:
+                    sizes = [(self._folder / stored.id / name).stat().st_size for name in stored.names]
+                except OSError:  # a file is gone: the others are of no use without it
+                    store.delete_upload(stored.id)
+                    continue
                 self._uploads[stored.id] = Upload(
                     stored.id,
                     stored.owner,
@@ -116,22 +137,27 @@ class Uploads:
                     dict(enumerate(sizes)),
                     is_kept=True,
                 )
-                self._total_bytes += sum(sizes)
-            for left_over in self._folder.iterdir():
-                if left_over.name not in self._uploads:
-                    shutil.rmtree(left_over, ignore_errors=True)
+            for folder in self._folder.iterdir():
+                if folder.name not in self._uploads:
+                    shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:
             raise unwritable_state(error) from None
 
     def begin(self, owner: str, names: Sequence[str]) -> Upload:
-        """Begins an upload of files of these names. Raises InputError where they are too many, or uploads are."""
+        """Begins an upload of files of these names.
+
+        Raises InputError where they are too many, or uploads that were begun are.
+        """
         if not 1 <= len(names) <= MAX_FILES:
             hint = f"from 1 to {MAX_FILES} files"
             raise InputError("input-too-large", f"an upload cannot have {len(names):,} files", hint=hint)
-        self.remove_old()
-        if sum(not upload.is_kept for upload in self._uploads.values()) >= MAX_DRAFTS:
-            problem = f"{MAX_DRAFTS} uploads were begun and not finished"
-            raise InputError("busy", problem, hint="try again later")
+        drafts = [upload.owner for upload in self._uploads.values() if not upload.is_kept]
+        hint = "open them, or try again in an hour"
+        if drafts.count(owner) >= MAX_DRAFTS_OF_OWNER:
+            problem = f"{MAX_DRAFTS_OF_OWNER} uploads of yours were begun and not opened"
+            raise InputError("too-many", problem, hint=hint)
+        if len(drafts) >= MAX_DRAFTS:
+            raise InputError("busy", f"{MAX_DRAFTS} uploads were begun and not opened", hint="try again later")
         shown = tuple(shown_name(name) for name in names)
         upload = Upload(new_id(), owner, now_s(), disk_names(shown), shown)
         try:
@@ -155,23 +181,24 @@ class Uploads:
             InputError: There is no such file, it is there already, it is too large, or the disk is full.
         """
         upload = self.of(name, owner)
-        if upload.is_kept or not 0 <= number < len(upload.names):
+        if upload.owner != owner or upload.is_kept or not 0 <= number < len(upload.names):
             raise unknown_id("file of an upload", f"{name}/{number}")
         if number in upload.sizes_bytes or number in upload.writing:
             raise InputError("duplicate-name", "this file was uploaded already", where=upload.shown_names[number])
-        self._check_size(upload, number, length or 0)
+        self._check_file(upload, number, length or 0)
+        self._check_totals(upload, length or 0)
         path = self._folder / upload.id / upload.names[number]
-        written_bytes, is_finished = 0, False
-        upload.writing.add(number)
+        is_finished = False
+        upload.writing[number] = 0
         try:
             with path.open("xb") as stream:
                 buffer = bytearray()
                 async for chunk in _in_time(chunks):
-                    self._check_size(upload, number, written_bytes + len(chunk), len(chunk))
-                    written_bytes += len(chunk)
-                    self._total_bytes += len(chunk)
+                    upload.writing[number] += len(chunk)
+                    self._check_file(upload, number, upload.writing[number])
                     buffer += chunk
                     if len(buffer) >= CHUNK_BYTES:
+                        self._check_totals(upload)
                         await asyncio.to_thread(stream.write, bytes(buffer))
                         buffer.clear()
                 await asyncio.to_thread(stream.write, bytes(buffer))
@@ -179,24 +206,32 @@ class Uploads:
         except OSError as error:
             raise unwritable_state(error) from None
         finally:
-            upload.writing.discard(number)
+            written_bytes = upload.writing.pop(number)
             if is_finished:
                 upload.sizes_bytes[number] = written_bytes
             else:
-                self._total_bytes -= written_bytes
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
-    def _check_size(self, upload: Upload, number: int, size_bytes: int, added_bytes: int | None = None) -> None:
-        """Raises an error where a file, or all uploads with it, would be too large."""
-        where = upload.shown_names[number]
+    def _check_file(self, upload: Upload, number: int, size_bytes: int) -> None:
+        """Raises an error where a file is too large."""
         if size_bytes > self.max_bytes:
             problem = f"the file is larger than {format_bytes(self.max_bytes)}"
             hint = "ask for it at the command line, or start the server with a larger --max-upload"
-            raise InputError("input-too-large", problem, where=where, hint=hint)
-        if self._total_bytes + (size_bytes if added_bytes is None else added_bytes) > MAX_TOTAL_BYTES:
-            problem = f"all uploads together would be larger than {format_bytes(MAX_TOTAL_BYTES)}"
-            raise InputError("input-too-large", problem, where=where, hint="delete answers, or wait a day")
+            raise InputError("input-too-large", problem, where=upload.shown_names[number], hint=hint)
+
+    def _check_totals(self, upload: Upload, added_bytes: int = 0) -> None:
+        """Raises an error where all uploads, or those of one owner, are too large with some more bytes."""
+        uploads = self._uploads.values()
+        totals = (
+            ("uploads of yours", MAX_OWNER_BYTES, [other for other in uploads if other.owner == upload.owner]),
+            ("uploads", MAX_TOTAL_BYTES, uploads),
+        )
+        for noun, max_bytes, counted in totals:
+            if sum(other.size_bytes for other in counted) + added_bytes > max_bytes:
+                problem = f"all {noun} together would be larger than {format_bytes(max_bytes)}"
+                hint = "delete answers about files that are no longer needed: these go a day after they came"
+                raise InputError("input-too-large", problem, hint=hint)
 
     def of(self, name: str, owner: str) -> Upload:
         """Returns an upload: one that was opened for everybody who has its id, a draft for its owner.
@@ -220,38 +255,61 @@ class Uploads:
     async def keep(self, name: str, owner: str) -> None:
         """Writes an upload that could be opened into the database, so that it outlives the server."""
         upload = self.of(name, owner)
-        if not upload.is_kept:
-            upload.is_kept = True
-            stored = StoredUpload(upload.id, upload.owner, upload.created_s, upload.names, upload.shown_names)
+        if upload.is_kept:
+            return
+        upload.is_kept = True  # before anything else happens, so that nothing removes it
+        stored = StoredUpload(upload.id, upload.owner, upload.created_s, upload.names, upload.shown_names)
+        try:
+            await asyncio.to_thread(_write_through, self._folder / upload.id, upload.names)
             await self._state.call(self._state.store.add_upload, stored)
+        except OSError as error:
+            upload.is_kept = False
+            raise unwritable_state(error) from None
+        except BaseException:
+            upload.is_kept = False
+            raise
 
-    def remove(self, name: str) -> None:
+    async def _remove(self, name: str) -> None:
         """Removes an upload with its files."""
-        upload = self._uploads.pop(name, None)
-        if upload is not None:
-            self._total_bytes -= sum(upload.sizes_bytes.values())
-            shutil.rmtree(self._folder / upload.id, ignore_errors=True)
+        if self._uploads.pop(name, None) is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder / name, ignore_errors=True)
 
-    def remove_old(self) -> None:
-        """Removes uploads that were never opened and are older than an hour."""
+    async def remove_old(self) -> None:
+        """Removes uploads that were begun an hour ago, never opened, and of which nothing is being written."""
         for upload in list(self._uploads.values()):
-            if not upload.is_kept and upload.created_s < now_s() - KEPT_S / 24:
-                self.remove(upload.id)
+            if not upload.is_kept and not upload.writing and upload.created_s < now_s() - DRAFT_S:
+                await self._remove(upload.id)
 
     async def remove_unused(self) -> None:
         """Removes uploads older than a day that no answer is about."""
         for name in await self._state.call(self._state.store.delete_uploads_before, now_s() - KEPT_S):
-            self.remove(name)
+            await self._remove(name)
+
+
+def _write_through(folder: Path, names: Sequence[str]) -> None:
+    """Makes files and their folder survive the loss of power. Raises OSError where they cannot be written."""
+    for path in (*(folder / name for name in names), *([folder] if os.name == "posix" else [])):
+        descriptor = os.open(path, os.O_RDONLY if path == folder else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 async def _in_time(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields chunks. Raises InputError where one does not come in time."""
+    """Yields chunks. Raises InputError where one does not come in time, or all of them come too slowly."""
+    began_s, size_bytes = time.monotonic(), 0
     while True:
         try:
             async with asyncio.timeout(STALL_S):
                 chunk = await anext(chunks, None)
         except TimeoutError:
-            raise InputError("gave-up", f"no byte has come for {STALL_S:g} s", hint="upload it again") from None
+            raise InputError("too-slow", f"no byte has come for {STALL_S:g} s", hint="upload it again") from None
         if chunk is None:
             return
+        size_bytes += len(chunk)
+        passed_s = time.monotonic() - began_s
+        if passed_s > SLOW_S and size_bytes < MIN_BYTES_PER_S * passed_s:
+            problem = f"the file has come at less than {format_bytes(MIN_BYTES_PER_S)} a second"
+            raise InputError("too-slow", problem, hint="upload it again over a faster connection")
         yield chunk

@@ -1,8 +1,7 @@
 """A worker process: takes one task at a time from the server, within limits, and reports what becomes of it.
 
 The server starts it as `python -m foretrace.server.worker`, with one end of a pair of sockets. Messages are JSON in
-both directions. A task is interrupted by SIGINT; its caches stay. Whatever is wrong with what somebody uploads, it ends
-this process at worst.
+both directions. A task is interrupted by SIGINT; its caches stay. A hostile upload can at worst end this process.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from typing import Any, Final
 
 from foretrace.basics.errors import ForetraceError, InputError
 from foretrace.basics.files import restrict_inputs
-from foretrace.basics.last_resort import as_defect
-from foretrace.basics.processes import end_with, say
+from foretrace.basics.processes import end_with
 from foretrace.basics.progress import shown_by
 from foretrace.engine import jit
 from foretrace.server.answering import Answerer, Place
-from foretrace.server.errors import error_dict
+from foretrace.server.errors import error_dict, reported_defect
 from foretrace.server.examples import FOLDER, examples_folder
 from foretrace.server.questions import WebQuestion
 
@@ -51,12 +49,14 @@ _WARM_UP: Final = {
 class Worker:
     """Does the tasks that come over a connection, until it closes."""
 
-    def __init__(self, connection: Connection, folder: Path) -> None:
+    def __init__(self, connection: Connection, folder: Path, defects: Path) -> None:
         self._connection = connection
-        self._folder = folder
+        self._folder, self._defects = folder, defects
         self._answerer = Answerer()
         self._number = 0
         self._is_working = False
+        self._is_sending = False
+        self._is_interrupt_due = False
         self._is_quick = False
 
     def run(self) -> None:
@@ -69,13 +69,17 @@ class Worker:
             except (EOFError, OSError):
                 return
             self._number = task["number"]
-            self._send("begun")
             event, values = self._outcome(task)
             self._send(event, **values, resident_bytes=_resident_bytes())
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupts the task that runs; between tasks, there is nothing to interrupt."""
-        if self._is_working:
+        """Interrupts the task that runs, after the message that is being sent.
+
+        Between tasks there is nothing to interrupt.
+        """
+        if self._is_working and self._is_sending:
+            self._is_interrupt_due = True
+        elif self._is_working:
             self._is_working = False
             raise KeyboardInterrupt
 
@@ -84,6 +88,7 @@ class Worker:
         try:
             try:
                 self._is_working = True
+                self._send("begun")  # from now on the server may interrupt
                 with shown_by(self._shown), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     return "done", {"result": self._do(task)}
@@ -95,9 +100,7 @@ class Worker:
         except ForetraceError as failure:
             error = failure
         except BaseException as failure:
-            error = as_defect(failure, [task["kind"], json.dumps(task.get("questions"))])
-            say(f"error: {error}")
-            error.hint = None  # it names a file of the server, which is for who runs it
+            error = reported_defect(failure, [task["kind"], json.dumps(task.get("questions"))], self._defects)
         return "failed", {"error": error_dict(error)}
 
     def _do(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +152,15 @@ class Worker:
         return tuple(place.get("names", ()))
 
     def _send(self, event: str, **values: Any) -> None:
-        self._connection.send_bytes(json.dumps({"number": self._number, "event": event, **values}).encode())
+        message = json.dumps({"number": self._number, "event": event, **values}).encode()
+        self._is_sending = True
+        try:
+            self._connection.send_bytes(message)
+        finally:
+            self._is_sending = False
+        if self._is_interrupt_due:
+            self._is_interrupt_due = self._is_working = False
+            raise KeyboardInterrupt
 
     def _show_front(self, html: str) -> None:
         self._send("front", html=html)
@@ -200,11 +211,15 @@ def limit_memory(max_bytes: int) -> None:
     import resource
 
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = used_bytes + max_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+    limits = (
+        (resource.RLIMIT_AS, used_bytes + max_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+    )
+    for kind, limit in limits:
+        _, hard = resource.getrlimit(kind)
+        lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (lower, hard))
 
 
 def main(arguments: list[str]) -> None:
@@ -212,16 +227,16 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: The number of the socket, that of the server's process, the worker's folder, the memory that it may
-            take in bytes, and by how much it gives way to other processes.
+            take in bytes, by how much it gives way to other processes, and the folder for the details of defects.
     """
-    descriptor, parent, folder, max_bytes, niceness = arguments
+    descriptor, parent, folder, max_bytes, niceness, defects = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(int(parent))
     os.nice(int(niceness))
     if jit.installed():
         import numba  # noqa: F401 - libraries that are loaded later may fail halfway where memory is short
     limit_memory(int(max_bytes))
-    Worker(Connection(int(descriptor)), Path(folder)).run()
+    Worker(Connection(int(descriptor)), Path(folder), Path(defects)).run()
 
 
 if __name__ == "__main__":

@@ -100,3 +100,16 @@ def test_a_broken_installation_is_an_error_of_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 70 and done.stdout == ""
     assert "[missing-package]" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_folder_keeps_the_details_of_the_last_exceptions(details: Path) -> None:
+    folder = details / "defects"
+    folder.mkdir()
+    for number in range(last_resort.MAX_KEPT + 5):
+        last_resort.as_defect(ZeroDivisionError(f"number {number}"), [], str(folder))
+        for path in folder.iterdir():  # files of the same moment have no order
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 1))
+    texts = [path.read_text() for path in folder.iterdir()]
+    assert len(texts) == last_resort.MAX_KEPT
+    assert any(f"number {last_resort.MAX_KEPT + 4}" in text for text in texts)
+    assert not any("number 0\n" in text for text in texts)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import foretrace
-from server_client import LONG_SEARCH, PREDICTION, Browser
+from server_client import LONG_SEARCH, PREDICTION, Browser, server
 from unit.cli.command_line import answer_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -104,6 +104,48 @@ def test_a_cancelled_search_answers_with_what_it_has(browser: Browser) -> None:
         last, result = name, values
     assert last == "answer"
     assert result["summary"]["step_time_s"] > 0
+    # Asked again, it is searched for again.
+    again = browser.begin(LONG_SEARCH)
+    names = []
+    for name, _ in browser.events(again):
+        names.append(name)
+        if name == "front":
+            browser.http.post(f"/api/jobs/{again}/cancel")
+    assert "front" in names
+
+
+def test_downloads_of_a_search_are_those_of_the_answer_that_was_shown(tmp_path: Path) -> None:
+    with server(tmp_path, "--workers", "1") as first, Browser(first.url) as browser:
+        cookies = browser.http.cookies
+        job = browser.begin(LONG_SEARCH)
+        for name, values in browser.events(job):
+            if name == "front":
+                browser.http.post(f"/api/jobs/{job}/cancel")
+            answer = values
+    step_s = answer["summary"]["step_time_s"]
+    with server(tmp_path, "--workers", "1") as second, Browser(second.url) as browser:
+        browser.http.cookies = cookies
+        address = f"/api/answers/{answer['answer']}"
+        assert browser.http.get(f"{address}/json").json()["best"]["step_time_s"] == step_s
+        assert answer["summary"]["step_text"] in browser.http.get(f"{address}/report").text
+        assert browser.http.get(f"{address}/launch").text.startswith("#!")
+
+
+def test_a_question_that_is_asked_again_has_the_same_address(browser: Browser) -> None:
+    first, again = (browser.answer(PREDICTION)["answer"] for _ in range(2))
+    assert first == again
+    assert len(browser.http.get("/api/history").json()["answers"]) == 1
+
+
+def test_a_relative_state_folder_serves_uploads_and_downloads(tmp_path: Path) -> None:
+    with server(Path("state"), "--workers", "1", folder=tmp_path) as running, Browser(running.url) as browser:
+        content = (REPOSITORY / "examples" / "moe_128gpu.txt").read_bytes()
+        upload = browser.open_upload({"--json.txt": content}).json()["upload"]
+        question = {"ask": "step", "input": {"upload": upload}, "machine": {"cluster": "h100-dgx"}}
+        answer = browser.answer(question)
+        assert "./--json.txt" in shlex.split(answer["command"])
+        assert browser.http.get(f"/api/answers/{answer['answer']}/report").status_code == 200
+    assert (tmp_path / "state" / "uploads" / upload).is_dir()
 
 
 def test_a_new_question_replaces_the_one_before(browser: Browser) -> None:
@@ -128,14 +170,27 @@ def test_two_answers_are_compared(browser: Browser) -> None:
 
 def test_every_download_can_be_had(browser: Browser) -> None:
     answer = browser.answer(PREDICTION)
-    beginnings = {"json": b"{", "report": b"<!doctype html>", "perfetto": b"", "saved": b"", "launch": b"#!"}
+    beginnings = {
+        "json": b"{",
+        "report": b"<!doctype html>",
+        "perfetto": b"\x0a",
+        "saved": b"\x93FORETRACE",
+        "launch": b"#!",
+    }
     assert set(answer["downloads"]) == set(beginnings)
+    contents = {}
     for kind in answer["downloads"]:
         response = browser.http.get(f"/api/answers/{answer['answer']}/{kind}")
         assert response.status_code == 200, kind
-        assert response.content.startswith(beginnings[kind])
         assert response.headers["content-disposition"].startswith("attachment")
-    assert browser.http.get(f"/api/answers/{answer['answer']}/json").json()["step_time_s"] > 0
+        contents[kind] = response.content
+        assert len(contents[kind]) > len(beginnings[kind])
+        assert contents[kind].startswith(beginnings[kind]), (kind, contents[kind][:10])
+    assert json.loads(contents["json"])["step_time_s"] == answer["summary"]["step_time_s"]
+    opened = browser.open_upload({"again.answer": contents["saved"]}).json()
+    assert opened["kind"] == "answer"
+    again = browser.answer({"ask": "step", "input": {"upload": opened["upload"]}})
+    assert again["summary"]["step_time_s"] == answer["summary"]["step_time_s"]
     assert browser.http.get(f"/api/answers/{answer['answer']}/exe").status_code == 404
 
 

@@ -12,6 +12,7 @@ from foretrace.hardware.changes import CHANGES
 from foretrace.inputs.option_texts import HOST_WHAT_IFS, split_what_ifs
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.scenario_texts import read_what_ifs
+from foretrace.server.question_nouns import command_line, machine_key
 from foretrace.server.questions import MAX_LIST, MAX_TEXT, WebQuestion
 from foretrace.server.start import FAMILIES, what_ifs
 
@@ -121,3 +122,23 @@ def test_the_order_of_options_does_not_matter() -> None:
 )
 def test_a_mistake_is_an_error_with_a_code(values: Any, code: str) -> None:
     assert code_of(values) == code
+
+
+def test_only_a_prediction_is_asked_for_even_if_it_does_not_fit() -> None:
+    step, explanation = (WebQuestion.read({**MODEL, "ask": ask}) for ask in ("step", "explain"))
+    assert "--even-if-oom" in command_line(step, (), even_if_oom=True)
+    assert "--even-if-oom" not in command_line(explanation, (), even_if_oom=True)
+
+
+def test_a_file_whose_name_begins_with_a_dash_is_no_option() -> None:
+    question = WebQuestion.read({"input": {"upload": "a" * 22}})
+    assert command_line(question, ("--json.txt", "a.txt")) == "foretrace simulate ./--json.txt a.txt"
+
+
+def test_uploads_with_the_same_names_have_machines_of_their_own() -> None:
+    job = ft.model("llama3-8b", ft.Plan(gpus=8))
+    first, second = (WebQuestion.read({"input": {"upload": letter * 22}}) for letter in "ab")
+    assert machine_key(first, job) != machine_key(second, job)
+    cluster = {"machine": {"cluster": "h100-dgx"}}
+    first, second = (WebQuestion.read({"input": {"upload": letter * 22}, **cluster}) for letter in "ab")
+    assert machine_key(first, job) == machine_key(second, job)

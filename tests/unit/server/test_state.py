@@ -7,19 +7,28 @@ import os
 import socket
 import sqlite3
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from foretrace.basics.errors import ForetraceError
 from foretrace.basics.files import GivenPath, InputFile, may_open, read_whole, restrict_inputs, unrestrict_inputs
 from foretrace.hardware.presets import cluster
+from foretrace.server import uploads as uploads_module
 from foretrace.server.guard import Address, is_loopback
 from foretrace.server.pool import MAX_QUEUED, PoolTask, WorkerPool
 from foretrace.server.processes import WorkerLimits
-from foretrace.server.store import Store, StoredAnswer, new_id
-from foretrace.server.uploads import disk_names, shown_name
+from foretrace.server.store import StateThread, Store, StoredAnswer, new_id, now_s
+from foretrace.server.uploads import (
+    KEPT_S,
+    MAX_DRAFTS_OF_OWNER,
+    MAX_FILES,
+    Uploads,
+    disk_names,
+    shown_name,
+)
 from server_client import server
 from unit.cli.command_line import call
 
@@ -27,26 +36,64 @@ from unit.cli.command_line import call
 def stored(owner: str, created_s: float) -> StoredAnswer:
     """An answer of an owner."""
     summary = {"title": "a step", "step_text": "1 s", "kind": "model"}
-    question = {"ask": "step", "input": {"model": "llama3-8b"}}
-    return StoredAnswer(new_id(), owner, created_s, question, summary, "", ("json",), "<article></article>", "{}")
+    question = {"ask": "step", "input": {"model": "llama3-8b"}, "options": {"gpus": f"{created_s:g}"}}
+    return StoredAnswer(new_id(), owner, created_s, question, summary, "", ("json",), "<article></article>")
 
 
 def test_answers_are_read_as_they_were_written(tmp_path: Path) -> None:
     store, answer = Store(tmp_path, 10), stored("me", 1.0)
-    store.add_answer(answer)
+    assert store.add_answer(answer, {"json": "{}"}) == answer.id
     store.close()
     store = Store(tmp_path, 10)
     assert store.answer(answer.id) == answer
+    assert (store.file(answer.id, "json"), store.file(answer.id, "report")) == ("{}", None)
+    store.delete_answer(answer.id, "me")
+    assert store.file(answer.id, "json") is None
     store.close()
 
 
-def test_the_oldest_answers_go(tmp_path: Path) -> None:
-    store, answers = Store(tmp_path, 3), [stored("me", float(moment)) for moment in range(5)]
-    for answer in answers:
+def test_the_oldest_answers_of_an_owner_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    store, answers = Store(tmp_path, 3), [stored("me", float(moment)) for moment in range(1, 6)]
+    other = stored("you", 0.0)
+    for answer in (other, *answers):
         store.add_answer(answer)
     assert [row["answer"] for row in store.history("me")] == [answer.id for answer in answers[:1:-1]]
-    assert store.history("you") == []
+    assert [row["answer"] for row in store.history("you")] == [other.id]
     store.close()
+
+
+def test_a_question_that_is_asked_again_keeps_the_id_of_its_answer(tmp_path: Path) -> None:
+    store, first = Store(tmp_path, 3), stored("me", 1.0)
+    again = replace(first, id=new_id(), created_s=2.0, html="<p>again</p>")
+    other = replace(first, id=new_id(), owner="you")
+    assert store.add_answer(first, {"json": "1", "launch": "#!"}) == first.id
+    assert store.add_answer(again, {"json": "2"}) == first.id
+    assert store.add_answer(other) == other.id
+    assert store.answer(first.id).html == again.html
+    assert (store.file(first.id, "json"), store.file(first.id, "launch")) == ("2", None)
+    assert [row["at"] for row in store.history("me")] == [2.0]
+    store.close()
+
+
+def test_too_many_bytes_are_taken_from_the_owner_who_has_most(tmp_path: Path) -> None:
+    store = Store(tmp_path, 100, max_bytes=100_000)
+    small = stored("you", 0.0)
+    store.add_answer(small)
+    large = [replace(stored("me", float(moment)), html=os.urandom(15_000).hex()) for moment in range(1, 9)]
+    for answer in large:
+        store.add_answer(answer)
+    kept = [row["answer"] for row in store.history("me")]
+    assert 0 < len(kept) < len(large)
+    assert kept == [answer.id for answer in large[::-1]][: len(kept)]
+    assert [row["answer"] for row in store.history("you")] == [small.id]
+    store.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
+def test_answers_are_private_in_a_folder_that_is_not(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    Store(tmp_path, 3).close()
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_state_folder_is_for_one_server(tmp_path: Path) -> None:
@@ -72,17 +119,13 @@ def test_a_full_disk_fails_one_answer(tmp_path: Path) -> None:
     store = Store(tmp_path, 3)
     (pages,) = store._database.execute("PRAGMA page_count").fetchone()
     store._database.execute(f"PRAGMA max_page_count = {pages}")
-    answer = StoredAnswer(**{**_fields(stored("me", 1.0)), "html": os.urandom(1 << 20).hex()})
+    answer = replace(stored("me", 1.0), html=os.urandom(1 << 20).hex())
     with pytest.raises(ForetraceError) as caught:
         store.add_answer(answer)
     assert caught.value.code == "unwritable-file"
     store._database.execute("PRAGMA max_page_count = 100000")
     store.add_answer(answer)
     store.close()
-
-
-def _fields(answer: StoredAnswer) -> dict[str, Any]:
-    return {name: getattr(answer, name) for name in StoredAnswer.__slots__}
 
 
 def test_a_newer_state_folder_is_refused(tmp_path: Path) -> None:
@@ -95,16 +138,138 @@ def test_a_newer_state_folder_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "unknown-version"
 
 
-def test_uploads_that_no_answer_is_about_go() -> None:
+def test_names_on_the_disk_are_harmless_and_distinct() -> None:
     names = disk_names(("a.txt", "A.txt", "ä b.json.gz", "a.txt"))
     assert names == ("a.txt", "A-2.txt", "_ b.json.gz", "a-3.txt")
     assert shown_name("C:\\traces\\rank0.json") == "rank0.json"
-    assert len(set(map(str.lower, names))) == 4
+    assert len(set(disk_names(["a.txt"] * MAX_FILES))) == MAX_FILES
+
+
+async def chunks_of(*contents: bytes) -> AsyncIterator[bytes]:
+    """The chunks of a request."""
+    for content in contents:
+        yield content
+
+
+async def uploaded(uploads: Uploads, name: str, *, is_opened: bool = True) -> str:
+    """An upload of one file, which was opened unless told otherwise."""
+    upload = uploads.begin("me", [name]).id
+    await uploads.write(upload, "me", 0, chunks_of(b"content"), None)
+    if is_opened:
+        await uploads.keep(upload, "me")
+    return upload
+
+
+def test_uploads_that_no_answer_is_about_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "uploads"
+
+    async def run() -> str:
+        store = Store(tmp_path, 3)
+        uploads = Uploads(StateThread(store), folder, 1000)
+        uploads.load()
+        opened, used = await uploaded(uploads, "opened.txt"), await uploaded(uploads, "used.txt")
+        draft = await uploaded(uploads, "draft.txt", is_opened=False)
+        writing = uploads.begin("me", ["writing.txt"])
+        writing.writing[0] = 0
+        answer = stored("me", now_s())
+        store.add_answer(replace(answer, question={"ask": "step", "input": {"upload": used}}))
+        await uploads.remove_old()
+        await uploads.remove_unused()
+        assert {path.name for path in folder.iterdir()} == {opened, used, draft, writing.id}
+        later_s = now_s() + 2 * KEPT_S
+        monkeypatch.setattr(uploads_module, "now_s", lambda: later_s)
+        await uploads.remove_old()
+        await uploads.remove_unused()
+        assert {path.name for path in folder.iterdir()} == {used, writing.id}
+        store.close()
+        return used
+
+    used = asyncio.run(run())
+    store = Store(tmp_path, 3)
+    uploads = Uploads(StateThread(store), folder, 1000)
+    uploads.load()
+    assert [path.name for path in folder.iterdir()] == [used]
+    store.close()
+
+
+def test_an_upload_without_one_of_its_files_is_dropped_at_the_start(tmp_path: Path) -> None:
+    store = Store(tmp_path, 3)
+    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+    uploads.load()
+    lost, whole = (asyncio.run(uploaded(uploads, name)) for name in ("lost.txt", "whole.txt"))
+    (tmp_path / "uploads" / lost / "lost.txt").unlink()
+    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+    uploads.load()
+    assert uploads.place(whole, "me")["names"] == ["whole.txt"]
+    with pytest.raises(ForetraceError) as caught:
+        uploads.place(lost, "me")
+    assert caught.value.code == "unknown-id"
+    assert [upload.id for upload in store.uploads()] == [whole]
+    store.close()
+
+
+def test_an_upload_that_cannot_be_kept_stays_a_draft(tmp_path: Path) -> None:
+    store = Store(tmp_path, 3)
+    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+    uploads.load()
+    draft = asyncio.run(uploaded(uploads, "a.txt", is_opened=False))
+    store.close()
+    with pytest.raises(ForetraceError) as caught:
+        asyncio.run(uploads.keep(draft, "me"))
+    assert caught.value.code == "unwritable-file"
+    assert not uploads.of(draft, "me").is_kept
+
+
+def test_one_owner_cannot_begin_all_uploads(tmp_path: Path) -> None:
+    store = Store(tmp_path, 3)
+    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+    uploads.load()
+    for _ in range(MAX_DRAFTS_OF_OWNER):
+        uploads.begin("me", ["a.txt"])
+    with pytest.raises(ForetraceError) as caught:
+        uploads.begin("me", ["a.txt"])
+    assert caught.value.code == "too-many"
+    assert uploads.begin("you", ["a.txt"]).owner == "you"
+    store.close()
+
+
+@pytest.mark.parametrize("limit", ["MAX_OWNER_BYTES", "MAX_TOTAL_BYTES"])
+def test_uploads_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(uploads_module, limit, 10)
+    store = Store(tmp_path, 3)
+    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+    uploads.load()
+    asyncio.run(uploaded(uploads, "a.txt"))
+    upload = uploads.begin("me" if limit == "MAX_OWNER_BYTES" else "you", ["b.txt"])
+    with pytest.raises(ForetraceError) as caught:
+        asyncio.run(uploads.write(upload.id, upload.owner, 0, chunks_of(b"content"), 7))
+    assert caught.value.code == "input-too-large"
+    assert upload.size_bytes == 0
+    store.close()
+
+
+def test_an_upload_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads_module, "SLOW_S", 0.0)
+    store = Store(tmp_path, 3)
+    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+    uploads.load()
+
+    async def drip() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            yield b"x"
+
+    upload = uploads.begin("me", ["a.txt"])
+    with pytest.raises(ForetraceError) as caught:
+        asyncio.run(uploads.write(upload.id, "me", 0, drip(), None))
+    assert caught.value.code == "too-slow"
+    assert not list((tmp_path / "uploads" / upload.id).iterdir())
+    store.close()
 
 
 def test_a_full_queue_is_busy_for_everybody(tmp_path: Path) -> None:
     async def fill() -> str:
-        pool = WorkerPool(1, WorkerLimits(tmp_path, 1 << 30, 1 << 30))  # not started: everything waits
+        pool = WorkerPool(1, WorkerLimits(tmp_path, 1 << 30, 1 << 30, tmp_path))  # not started: everything waits
         for number in range(MAX_QUEUED):
             pool.submit(PoolTask("full", {}, f"owner {number}", 1.0, lambda *_: None))
         try:
@@ -120,7 +285,7 @@ def test_a_full_queue_is_busy_for_everybody(tmp_path: Path) -> None:
 
 def test_owners_take_turns_and_quick_tasks_come_first(tmp_path: Path) -> None:
     async def order() -> list[tuple[str, str]]:
-        pool = WorkerPool(1, WorkerLimits(tmp_path, 1 << 30, 1 << 30))
+        pool = WorkerPool(1, WorkerLimits(tmp_path, 1 << 30, 1 << 30, tmp_path))
         for kind, owner in (("full", "a"), ("full", "a"), ("plan", "c"), ("full", "b"), ("quick", "a")):
             pool.submit(PoolTask(kind, {}, owner, 1.0, lambda *_: None))  # type: ignore[arg-type]
         waiting = [(task.kind, task.owner) for task in pool._waiting()]
@@ -142,7 +307,7 @@ def test_a_job_that_takes_too_long_ends_and_the_next_is_done(tmp_path: Path) -> 
     quick = {"questions": [{**question, "ask": "step", "options": {"gpus": "64", "tp": "8"}}], "places": [{}]}
 
     async def run() -> tuple[str, float]:
-        pool = WorkerPool(1, WorkerLimits(tmp_path, 4 << 30, 4 << 30))
+        pool = WorkerPool(1, WorkerLimits(tmp_path, 4 << 30, 4 << 30, tmp_path))
         pool.start()
         late = PoolTask("plan", message, "a", 0.3, lambda *_: None)
         pool.submit(late)
@@ -171,7 +336,7 @@ def test_a_worker_without_memory_is_replaced(tmp_path: Path) -> None:
     small = {**question, "input": {"model": "gpt2"}, "options": {"gpus": "1", "gbs": "1"}}
 
     async def run() -> tuple[str, float]:
-        pool = WorkerPool(1, WorkerLimits(tmp_path, 800 << 20, 4 << 30))
+        pool = WorkerPool(1, WorkerLimits(tmp_path, 800 << 20, 4 << 30, tmp_path))
         pool.start()
         large = PoolTask("full", {"questions": [question], "places": [{}]}, "a", 60.0, lambda *_: None)
         pool.submit(large)
@@ -235,6 +400,7 @@ def test_only_this_machine_needs_no_token(host: str, inside: bool) -> None:
         (("--time-limit", "0s"), 2),
         (("--host", "no.such.host.invalid"), 2),
         (("--keep", "0"), 2),
+        (("--memory", "512MiB"), 2),
     ],
 )
 def test_wrong_options_end_with_a_code(options: tuple[str, ...], code: int, tmp_path: Path) -> None:
@@ -254,7 +420,7 @@ def test_a_missing_package_is_named(
     assert package in errors
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken_port:
         taken_port.bind(("127.0.0.1", 0))
         taken_port.listen()
