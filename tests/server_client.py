@@ -29,7 +29,7 @@ PREDICTION: Mapping[str, Any] = {
 LONG_SEARCH: Mapping[str, Any] = {
     "ask": "plan",
     "input": {"model": "llama3-8b"},
-    "options": {"gpus": "64", "gbs": "512"},
+    "options": {"gpus": "64", "gbs": "1024"},
     "machine": {"cluster": "h100-dgx", "network": "flow"},
     "search": {"time_s": 120, "objective": "pareto"},
 }
