@@ -1,4 +1,4 @@
-"""`foretrace serve`: serve a page on which everything can be asked."""
+"""`foretrace serve`: serves a page that answers questions about models, plans and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ foretrace serve
 
 foretrace serve --port 0 --workers 2 --state studies --no-open
 
-Ctrl-C ends it with exit code 0; answers that are finished are kept."""
+Ctrl-C stops the server with exit code 0. Finished answers are kept."""
 
 _HINT = 'pip install "foretrace[server]"'
 _MAX_PORT = 65535
@@ -24,35 +24,37 @@ _MAX_PORT = 65535
 
 def command(
     host: Annotated[
-        str, typer.Option("--host", metavar="NAME", help="Who can reach it; another than this machine needs a token.")
+        str, typer.Option("--host", metavar="NAME", help="Interface; any but loopback needs the printed token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="0 takes one that is free.")] = 8023,
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 8023,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Processes that compute; one for each CPU.", show_default=False),
+        typer.Option("--workers", metavar="N", help="Worker processes; by default one per CPU.", show_default=False),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
             "--state",
             metavar="DIR",
-            help="Where answers and uploads are kept: ~/.local/state/foretrace.",
+            help="Folder of answers and uploads; by default ~/.local/state/foretrace.",
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Answers that are kept for each user.")] = 2000,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", help="Answers kept for each user; the oldest go first.")
+    ] = 2000,
     max_upload: Annotated[
-        str, typer.Option("--max-upload", metavar="SIZE", help="The largest file that can be uploaded.")
+        str, typer.Option("--max-upload", metavar="SIZE", help="Largest size of an uploaded file.")
     ] = "256MiB",
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="What each process may take.")] = "4GiB",
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of each worker (Linux).")] = "4GiB",
     time_limit: Annotated[
-        str, typer.Option("--time-limit", metavar="TIME", help="How long a job may take, searches not counted.")
+        str, typer.Option("--time-limit", metavar="TIME", help="Time for one question; a search has its own.")
     ] = "60s",
     open_page: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default=False)
     ] = False,
 ) -> None:
-    """Serve a page on which models, plans and files are asked about; its address is printed."""
+    """Serve a page that answers questions about models, plans and files, and print its address."""
     try:
         from foretrace.server.app import ServerSettings
         from foretrace.server.run import (
