@@ -7,7 +7,7 @@ closed form, and simulates until bounds rule out all that were not simulated (`p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
@@ -57,6 +57,11 @@ MAX_NEAR: Final = 400
 """Near misses that are estimated, those that lack least first: bounds of as many take a fraction of a second."""
 _SHARED_CODES: Final = ("nearest-version", "uncertain", "field-ignored", "not-modelled")
 """Codes of the best plan's notes that hold for every plan of a search."""
+
+FIRST_ROWS: Final = 1024
+"""Plans whose memory or bounds are found at once, at first: of the slowest models about a second's work."""
+SLICE_S: Final = 0.2
+"""Seconds below which the next slice has twice as many plans, so that fast searches have few slices."""
 
 MIN_TIME_S: Final = 1e-3
 """The time that is left to a search whose time is over: it simulates one plan."""
@@ -211,6 +216,17 @@ def _largest(model: Model, machine: Machine, request: PlanRequest, progress: Sho
     return result
 
 
+def _slices(count: int) -> Iterator[Longs]:
+    """Yields all row numbers in slices, which grow while the work on a slice takes less than `SLICE_S`."""
+    first, size = 0, FIRST_ROWS
+    while first < count:
+        began = time.monotonic()
+        yield np.arange(first, min(first + size, count))
+        first += size
+        if time.monotonic() - began < SLICE_S:
+            size *= 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitting:
     """The plans that fit, with their memory, and those that do not.
@@ -263,8 +279,7 @@ class _Search:
         enumeration, fitting = self.enumeration(), self.fitting()
         if not len(fitting.table):
             return self._result(enumeration, fitting, None, None)
-        self.progress.begin("bounding plans", len(fitting.table))
-        bounds = self._timed("bounds", lambda: self.closed_form.bounds(fitting.table))
+        bounds = self._timed("bounds", lambda: self._bounds(fitting))
         with PlanSimulator(self.model, self.machine, self.request.workers) as simulator:
             prover = self._prover(fitting, bounds, simulator)
             try:
@@ -285,7 +300,6 @@ class _Search:
         """Divides the plans into those that fit into memory and those that do not."""
         if self._fitting is None:
             table = self.enumeration().table
-            self.progress.begin("checking memory", len(table))
             self._fitting = self._timed("memory", lambda: self._divided(table))
         return self._fitting
 
@@ -295,20 +309,37 @@ class _Search:
         Where only an upper limit is known, a plan stays as long as it may fit: its simulation tells.
         """
         memory, capacity = self._memory, self.capacity_bytes
-        needed_bytes = memory.held_bytes(table)
-        rows = np.flatnonzero(needed_bytes <= capacity)
-        needs = memory.needs(table.select(rows))
-        needed_bytes[rows] = needs.needed_bytes
-        fits = np.zeros(len(table), dtype=bool)
-        fits[rows] = np.where(needs.exact, needs.needed_bytes <= capacity, needs.fits)
+        peak_bytes, needed_bytes = np.zeros((2, len(table)), dtype=np.int64)
+        fits, exact = np.zeros((2, len(table)), dtype=bool)
+        self.progress.begin("checking memory", len(table))
+        for rows in _slices(len(table)):
+            part = table.select(rows)
+            needed_bytes[rows] = memory.held_bytes(part)
+            within = np.flatnonzero(needed_bytes[rows] <= capacity)
+            needs, rows_within = memory.needs(part.select(within)), rows[within]
+            needed_bytes[rows_within], peak_bytes[rows_within] = needs.needed_bytes, needs.peak_bytes
+            exact[rows_within] = needs.exact
+            fits[rows_within] = np.where(needs.exact, needs.needed_bytes <= capacity, needs.fits)
+            self.progress.reach(int(rows[-1]) + 1)
         return _Fitting(
             table.select(fits),
-            needs.peak_bytes[fits[rows]],
+            peak_bytes[fits],
             needed_bytes[fits],
-            needs.exact[fits[rows]],
+            exact[fits],
             table.select(~fits),
             np.maximum(needed_bytes[~fits] - capacity, 0),
         )
+
+    def _bounds(self, fitting: _Fitting) -> Bounds:
+        """Bounds and estimates the plans that fit. Those of a slice have the same bits as those of the whole table."""
+        table = fitting.table
+        bounds = Bounds(*np.zeros((2, len(table))))
+        self.progress.begin("bounding plans", len(table))
+        for rows in _slices(len(table)):
+            part = self.closed_form.bounds(table.select(rows))
+            bounds.bound_s[rows], bounds.estimate_s[rows] = part.bound_s, part.estimate_s
+            self.progress.reach(int(rows[-1]) + 1)
+        return bounds
 
     def _reached(self, done: int, _total: int) -> None:
         self.progress.reach(done)
