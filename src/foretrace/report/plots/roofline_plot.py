@@ -20,10 +20,11 @@ _DECADE_PART: Final = 8.0
 """How far the x axis goes below the least FLOPs per byte, as a factor: kernels that only move bytes stand there."""
 MAX_NAMED: Final = 10
 """Kernels that are numbered and named next to the picture."""
-_MAX_NAME: Final = 40
+_MAX_NAME: Final = 46
 _MULTIPLIES, _MOVES = Shade(GREEN, 0.6), Shade(ORANGE, 0.7)
 _NUMBER_WIDTH, _NUMBER_HEIGHT = 14, 10
-"""Pixels that a number takes next to a small dot."""
+"""Pixels that a number takes in or next to a dot."""
+_DIGIT_WIDTH: Final = 7
 _LEGEND_START, _LEGEND_STEP = 170, 150
 
 
@@ -82,6 +83,7 @@ def _draw_points(canvas: Canvas, area: PlotArea, points: Sequence[RooflinePoint]
     longest = max((point.seconds for point in points), default=1.0)
     legend_x, legend_y = area.right + 22, area.top + 10
     numbers: list[tuple[float, float]] = []
+    """Where numbers begin; they are drawn last, so that no dot covers them."""
     for number, point in enumerate(sorted(points, key=lambda point: -point.seconds), 1):
         x = area.x(point.intensity if point.dtype else area.across.low)
         y = area.y(_rate(point, area.across, gpu.memory_bytes_per_s))
@@ -95,17 +97,17 @@ def _draw_points(canvas: Canvas, area: PlotArea, points: Sequence[RooflinePoint]
             canvas.rect(x - half, y - half, 2 * half, 2 * half, title, **_MOVES.fill)
         if number > MAX_NAMED:
             continue
-        if radius > 2 * _MIN_RADIUS:
-            canvas.text(x, y + 4, str(number), "middle", font_size=10, font_weight="bold")
-        else:
-            place = _free_place(x + radius + 3, y + 4, numbers)
-            numbers.append(place)
-            canvas.text(*place, str(number), font_size=10, font_weight="bold")
+        in_dot = radius > 2 * _MIN_RADIUS
+        numbers.append(
+            _free_place(x - _DIGIT_WIDTH * len(str(number)) / 2 if in_dot else x + radius + 3, y + 4, numbers)
+        )
         name = point.name if len(point.name) <= _MAX_NAME else f"{point.name[: _MAX_NAME - 1]}…"
         canvas.text(legend_x, legend_y, f"{number}", "end", font_weight="bold", font_size=12)
         canvas.text(legend_x + 8, legend_y, name, font_size=12)
         canvas.text(legend_x + 8, legend_y + 14, facts, font_size=11, fill=MUTED)
         legend_y += 36
+    for number, place in enumerate(numbers, 1):
+        canvas.text(*place, str(number), font_size=10, font_weight="bold")
     if len(points) > MAX_NAMED:
         canvas.text(legend_x + 8, legend_y, f"and {len(points) - MAX_NAMED} without a number", font_size=11, fill=MUTED)
 
