@@ -113,9 +113,13 @@ def _draw_points(canvas: Canvas, area: PlotArea, points: Sequence[RooflinePoint]
 
 
 def _free_place(x: float, y: float, used: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Returns the first place to the right of a point at which a number covers no other."""
-    while any(abs(x - other_x) < _NUMBER_WIDTH and abs(y - other_y) < _NUMBER_HEIGHT for other_x, other_y in used):
-        x += _NUMBER_WIDTH
+    """Returns the place nearest to a wanted one, left or right of it, at which a number covers no other."""
+    offsets = sorted((step * _NUMBER_WIDTH / 2 for step in range(-2 * len(used), 2 * len(used) + 1)), key=abs)
+    for offset in offsets:
+        if not any(
+            abs(x + offset - other_x) < _NUMBER_WIDTH and abs(y - other_y) < _NUMBER_HEIGHT for other_x, other_y in used
+        ):
+            return x + offset, y
     return x, y
 
 
