@@ -333,9 +333,8 @@ def _path_by_role(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
 def _path_table(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
     """Returns the stretches of the path in order of time, the longest of them where there are too many."""
     program, total = answer.timeline.graph.program, answer.critical_path.length_s or 1.0
-    longest = sorted(stretches, key=lambda stretch: -stretch.seconds)[:MAX_ROWS]
-    limit_s = longest[-1].seconds if len(longest) < len(stretches) else 0.0
-    shown = [stretch for stretch in stretches if stretch.seconds >= limit_s][:MAX_ROWS]
+    longest = sorted(range(len(stretches)), key=lambda number: -stretches[number].seconds)[:MAX_ROWS]
+    shown = [stretches[number] for number in sorted(longest)]
     rows: list[Row] = [
         [
             _time_cell(stretch.start_s),

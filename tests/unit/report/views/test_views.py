@@ -34,6 +34,7 @@ from foretrace.report.views.comparison import comparison_view
 from foretrace.report.views.explanation import explanation_view
 from foretrace.report.views.memory_answer import memory_view
 from foretrace.report.views.plan_search import plan_search_view
+from foretrace.report.views.text_table import MAX_ROWS
 from foretrace.search.planner.result import PlanSearch
 from plan_searches import BEST, REQUEST, search
 
@@ -117,6 +118,20 @@ def test_both_tables_of_the_critical_path_cover_it() -> None:
     passes = table(answer_view(answer), "path", "pass")
     covered = sum(numbers(passes.rows, list(passes.head).index("time")))
     assert covered == pytest.approx(length_s) or f"{100 * covered / length_s:.1f} %" in passes.caption
+
+
+def test_a_long_path_shows_its_longest_stretches_also_where_many_tie() -> None:
+    build = ProgramBuilder(Mesh(dp=1), repeats=False)
+    role = build.role("rank 0", [0])
+    seconds = [1e-3] * (MAX_ROWS + 50) + [2e-3] * 50
+    for microbatch, duration_s in enumerate(seconds):
+        role.compute(f"op {microbatch}", duration_s, microbatch=microbatch, phase="forward")
+    passes = table(answer_view(simulate(build.program())), "path", "pass")
+    shown = numbers(passes.rows, list(passes.head).index("time"))
+    assert len(shown) == MAX_ROWS
+    assert sum(shown) == pytest.approx(sum(sorted(seconds)[-MAX_ROWS:]))
+    starts = numbers(passes.rows, 0)
+    assert starts == sorted(starts)
 
 
 def test_utilisation_has_the_words_of_the_terminal() -> None:
