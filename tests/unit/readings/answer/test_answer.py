@@ -143,13 +143,27 @@ def test_a_given_placement_is_saved(placed: Answer, prediction: Answer, tmp_path
     assert opened.placement.names == ("a", "b", "c", "d")
 
 
-@pytest.mark.parametrize(("host", "slot"), [([0], [0]), ([0] * 32, range(32)), ([1 << 30] * 32, [0] * 32)])
+@pytest.mark.parametrize(
+    ("host", "slot", "code"),
+    [
+        ([0], [0], "damaged-file"),
+        ([0] * 32, range(32), "bad-placement"),
+        ([1 << 30] * 32, [0] * 32, "too-large"),
+        ([*range(31), 900], [0] * 32, "cluster-too-small"),
+        ([*range(31), 0], [0] * 32, "bad-placement"),
+    ],
+)
 def test_a_saved_placement_that_does_not_fit_is_refused(
-    host: list[int], slot: Sequence[int], placed: Answer, tmp_path: Path
+    host: list[int], slot: Sequence[int], code: str, placed: Answer, tmp_path: Path
 ) -> None:
-    replace(placed, placement=Placement(host, list(slot))).save(tmp_path / "x.answer")  # type: ignore[arg-type]
-    with pytest.raises(ForetraceError):
+    assert placed.cluster is not None
+    cluster = replace(placed.cluster, nodes=64)
+    placement = Placement(host, list(slot))  # type: ignore[arg-type]
+    replace(placed, cluster=cluster, placement=placement).save(tmp_path / "x.answer")
+    with pytest.raises(ForetraceError) as caught:
         foretrace.open(tmp_path / "x.answer")
+    assert caught.value.code == code
+    assert "x.answer" in str(caught.value.where)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.1), (1.1, 1.2), (0.9, 0.99), (float("nan"), 1.1)])
