@@ -11,7 +11,7 @@ from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
 from foretrace.basics.limits import check_gpus
-from foretrace.basics.origin import Origin, origin_of_command
+from foretrace.basics.origin import UNKNOWN_ORIGIN, Origin, origin_of_command
 from foretrace.basics.placement import Placement
 from foretrace.basics.plain import from_plain, to_plain
 from foretrace.cost.network.nccl.layout import check_placement
@@ -74,7 +74,7 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         FixedRun(timeline.graph)  # ops that wait for each other deadlock here; readings would go around in circles
         saved = _opened_fields(Answer, header["answer"])
         tracks, placement = tuple(memory_tracks(timeline)), _opened_placement(header)
-        origin = from_plain(Origin | None, header.get("origin"))
+        origin = from_plain(Origin | None, header.get("origin")) or UNKNOWN_ORIGIN
         answer = Answer(**saved, timeline=timeline, memory_tracks=tracks, placement=placement, origin=origin)
         _check_figures(answer, str(path))
         if answer.cluster is not None and placement is not None:

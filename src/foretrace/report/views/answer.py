@@ -71,7 +71,6 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.page.gantt_chart import gantt_chart
-from foretrace.report.page.origin import with_saved_origin
 from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.views import AnswerKind
@@ -115,8 +114,7 @@ def answer_view(answer: Answer, *, quick: bool = False) -> View:
         ]
     sections += notes_section(answer.diagnostics)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
-    view = View(job_text(answer) or "a step", kind, sections, place_text(answer))
-    return view if answer.origin is None else with_saved_origin(view, answer.origin)
+    return View(job_text(answer) or "a step", kind, sections, place_text(answer), answer.origin)
 
 
 def _step(answer: Answer) -> Section:

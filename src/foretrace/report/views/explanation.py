@@ -46,7 +46,7 @@ def explanation_view(explanation: Explanation) -> View:
         *parts[2:],
         *notes_section((*explanation.notes, *answer.diagnostics)),
     ]
-    return View(answer.title or "a run", "explanation", sections, job_text(explanation))
+    return View(answer.title or "a run", "explanation", sections, job_text(explanation), answer.origin)
 
 
 def answer_sections(answer: Answer, *keys: str) -> list[Section]:

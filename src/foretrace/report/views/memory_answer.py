@@ -40,7 +40,7 @@ def memory_view(answer: Answer, relief: Sequence[Relief] | None = (), measured: 
     if memory is not None:
         sections += _tables(memory)
     sections += notes_section(about_memory(answer, measured))
-    return View(answer.title or "a job", "memory", sections, gpus_text(answer))
+    return View(answer.title or "a job", "memory", sections, gpus_text(answer), answer.origin)
 
 
 def _step(answer: Answer, memory: MemoryFit | None) -> Section:
