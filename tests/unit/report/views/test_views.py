@@ -29,6 +29,7 @@ from foretrace.report.page.blocks import (
     Text,
     View,
 )
+from foretrace.report.plan_words import plan_notes
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.comparison import comparison_view
 from foretrace.report.views.explanation import explanation_view
@@ -225,6 +226,12 @@ class TestPlans:
         stopped = replace(whole, search=replace(whole.search, complete=False, stopped_by="time"))
         assert plans(whole).startswith("fit, ")
         assert plans(stopped).startswith("fit so far, ")
+
+    def test_a_negative_spare_is_explained_as_on_a_screen(self) -> None:
+        tight = replace(BEST, headroom_bytes=-(1 << 30))
+        (note,) = plan_notes([tight], ())
+        assert note in table(plan_search_view(search(plans=(BEST, tight))), "plans", "plan").caption
+        assert note not in table(plan_search_view(search()), "plans", "plan").caption
 
     @pytest.mark.parametrize(("price", "column"), [(2.5, "cost of 1M tokens"), (None, "GPU-hours of 1M tokens")])
     def test_costs_are_a_column(self, price: float | None, column: str) -> None:
