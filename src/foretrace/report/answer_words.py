@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foretrace.basics.codes import RECORDED_TIMES
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import (
     MINUS,
+    difference_s,
     format_bytes,
     format_count,
     format_difference,
@@ -139,10 +140,20 @@ def answer_band_text(answer: Answer) -> str:
     return words
 
 
-def change_text(answer: Answer) -> tuple[str, str, str] | None:
-    """Returns what is different from the job as given, by how much the step changes, and from what.
+class StepChange(NamedTuple):
+    """What is different from the job as given, by how much the step changes, and from what; and both steps."""
 
-    For a profiler trace these are steps without the profiler. None where nothing is different.
+    changes: str
+    by: str
+    remark: str
+    after_s: float
+    before_s: float
+
+
+def step_change(answer: Answer) -> StepChange | None:
+    """Returns how what differs from the job as given changes the step; None where nothing is different.
+
+    For a profiler trace these are steps without the profiler.
     """
     step_s, before_s, what = answer.step_time_s, answer.unchanged_step_time_s, ""
     if answer.step_time_unprofiled_s is not None and answer.unchanged_step_time_unprofiled_s is not None:
@@ -150,11 +161,12 @@ def change_text(answer: Answer) -> tuple[str, str, str] | None:
         what = " without the profiler"
     if before_s is None:
         return None
-    by_s = step_s - before_s
+    by_s = difference_s(step_s, before_s)
     changes = " · ".join(answer.describe_changes())
-    if abs(by_s) <= ROUNDING * before_s:
-        return changes, "no change", f"from {format_time(before_s)}{what}"
-    return changes, f"{'+' if by_s > 0 else MINUS}{format_time(abs(by_s))}", f"on {format_time(before_s)}{what}"
+    if by_s == 0:
+        return StepChange(changes, "no change", f"from {format_time(before_s)}{what}", step_s, before_s)
+    by = f"{'+' if by_s > 0 else MINUS}{format_time(abs(by_s))}"
+    return StepChange(changes, by, f"on {format_time(before_s)}{what}", step_s, before_s)
 
 
 def helpful_remedies(answer: Answer) -> list[Remedy]:

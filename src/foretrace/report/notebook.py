@@ -145,7 +145,7 @@ def answer_plot(answer: Viewable, section: str | None) -> SectionPlot:
     view = view_of(answer)
     if section is None:
         return SectionPlot(view)
-    chosen = [each for each in view.sections if each.key == section]
+    chosen = view.chosen(section)
     if not chosen:
         keys = [each.key for each in view.sections]
         problem = f"the answer has no section {section}{did_you_mean(section, keys)}"
@@ -160,7 +160,7 @@ def notebook_html(answer: Viewable) -> str:
     """
     kind = kind_of(answer)
     view = kind.view(answer)
-    view = replace(view, sections=[each for each in view.sections if each.key in kind.notebook_sections])
+    view = replace(view, sections=view.chosen(*kind.notebook_sections))
     prefix = f"f{sha256(render_view(view).encode()).hexdigest()[:12]}-"
     html = _BUTTON.sub("", render_view(view, prefix))
     return tag("div", f"<style>{notebook_style()}</style>{html}", class_="foretrace")

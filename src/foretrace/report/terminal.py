@@ -27,7 +27,6 @@ from foretrace.report.answer_words import (
     ROUNDING,
     answer_band_text,
     band_text,
-    change_text,
     effect_text,
     gain_text,
     helpful_remedies,
@@ -37,6 +36,7 @@ from foretrace.report.answer_words import (
     sharing_text,
     sorted_diagnostics,
     source_texts,
+    step_change,
     utilisation_text,
     with_band,
 )
@@ -158,8 +158,10 @@ def _headline(simulation: Answer) -> list[list[Span]]:
 
 
 def _changes(simulation: Answer) -> list[list[Span]]:
-    words = change_text(simulation)
-    return [] if words is None else [[(f"  With   {words[0]}: ", ""), (words[1], "bold"), (f" {words[2]}", "")]]
+    change = step_change(simulation)
+    if change is None:
+        return []
+    return [[(f"  With   {change.changes}: ", ""), (change.by, "bold"), (f" {change.remark}", "")]]
 
 
 def breakdown_lines(

@@ -191,6 +191,11 @@ class View:
     command: str = ""
     """The command that makes the page; empty where it was made in another way."""
 
+    def chosen(self, *keys: str) -> list[Section]:
+        """Returns the sections with some keys, in the order of the keys, without those that the view does not have."""
+        sections = {section.key: section for section in self.sections}
+        return [sections[key] for key in keys if key in sections]
+
     @property
     def states_origin(self) -> bool:
         """Whether the view says what it was made of."""

@@ -69,7 +69,7 @@ def _lines(parts: _Parts) -> list[list[Span]]:
 def print_diff(difference: TraceDiff, stream: TextIO | None = None) -> None:
     """Prints what changed between two profiler traces."""
     notes = diagnostic_lines(difference.diagnostics, MAX_NOTES)
-    step, steps = step_change(difference)
+    step, steps = both_steps_text(difference)
     head: list[list[Span]] = [[], [("  Step   ", ""), (step, "bold"), (f"  {steps}", "")]]
     show(Screen.of(stream or sys.stdout), [*head, *_lines(diff_parts(difference)), *([[], *notes] if notes else [])])
 
@@ -352,7 +352,7 @@ def _steps(trace: ProfilerTrace) -> _Parts:
     return [TextTable(heads, rows, note, max_rows=40)]
 
 
-def step_change(difference: TraceDiff) -> tuple[str, str]:
+def both_steps_text(difference: TraceDiff) -> tuple[str, str]:
     """Returns the step before and after, and how many recorded steps that is."""
     steps = f"{difference.before_steps} of the first, {difference.after_steps} of the second"
     change = f"{format_time(difference.before_step_s)} → {format_time(difference.after_step_s)}"

@@ -38,7 +38,6 @@ from foretrace.report.answer_words import (
     ROUNDING,
     answer_band_text,
     band_text,
-    change_text,
     effect_text,
     factor_band_text,
     gain_text,
@@ -49,6 +48,7 @@ from foretrace.report.answer_words import (
     remedy_gain_s,
     sharing_text,
     signed_percent,
+    step_change,
     value_text,
 )
 from foretrace.report.design import SHORTER, part_colour
@@ -123,10 +123,10 @@ def _step(answer: Answer) -> Section:
     period = "" if answer.repeats else "makespan of one step"
     remark = " · ".join(word for word in (band, period) if word)
     figures = [KeyFigure("Step", format_time(answer.step_time_s), remark)]
-    changed = change_text(answer)
-    if changed is not None:
-        words, by, of = changed
-        figures.append(KeyFigure("Change", by, f"{of}: {words}", change_tone(by)))
+    change = step_change(answer)
+    if change is not None:
+        tone = change_tone(change.after_s, change.before_s)
+        figures.append(KeyFigure("Change", change.by, f"{change.remark}: {change.changes}", tone))
     if answer.step_time_unprofiled_s not in (None, answer.step_time_s):
         assert answer.step_time_unprofiled_s is not None
         limits = answer.step_time_unprofiled_band_s

@@ -19,8 +19,13 @@ def simai_view(comparison: SimaiComparison) -> View:
     """Makes the view of a comparison with SimAI: our answer, with SimAI's figures after the step."""
     if isinstance(comparison.own, Answer):
         view = answer_view(comparison.own)
-        step, breakdown, *others = view.sections
-        sections = [step, _figures(comparison), breakdown, *_defects(comparison), *others]
+        sections = [
+            *view.chosen("step"),
+            _figures(comparison),
+            *view.chosen("breakdown"),
+            *_defects(comparison),
+            *(section for section in view.sections if section.key not in ("step", "breakdown")),
+        ]
         return replace(view, kind="comparison with SimAI", sections=sections)
     total = next(printed for word, printed, _ in figure_rows(comparison) if word == "total")
     step = Section("step", "The answer", (KeyFigures([KeyFigure("SimAI's total", f"{total} µs")]),))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import MINUS, format_count
+from foretrace.basics.units import MINUS, difference_s, format_count
 from foretrace.report.answer_words import sorted_diagnostics
 from foretrace.report.page.blocks import Block, Cell, Fold, Notes, Row, Section, Table, Text, Tone
 from foretrace.report.table import TextTable
@@ -122,9 +122,10 @@ def part_blocks(parts: Sequence[TextTable | str], shown: int = 12) -> list[Block
     ]
 
 
-def change_tone(change: str) -> Tone:
-    """Returns the tone of a difference of times: shorter is good, longer is bad."""
-    return "good" if change.startswith(MINUS) else "bad" if change.startswith("+") else ""
+def change_tone(after_s: float, before_s: float) -> Tone:
+    """Returns the tone of a change of a time: shorter is good, longer is bad, rounding is neither."""
+    change_s = difference_s(after_s, before_s)
+    return "good" if change_s < 0 else "bad" if change_s > 0 else ""
 
 
 def numbered(texts: Sequence[str]) -> list[Block]:

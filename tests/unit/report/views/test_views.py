@@ -23,6 +23,7 @@ from foretrace.report.page.blocks import (
     Fold,
     KeyFigure,
     KeyFigures,
+    Picture,
     Section,
     StackedBars,
     Table,
@@ -94,6 +95,15 @@ def test_a_difference_from_a_step_of_no_time_is_no_percentage() -> None:
     assert "%" not in figure.value
     assert figure.value == "a share of nothing"
     assert figures(comparison_view(compare(one_op(1.0), one_op(1.0))))["Difference"].value == "0.0 %"
+
+
+def test_an_answer_compared_with_itself_has_two_sides() -> None:
+    answer = one_op(1.0)
+    comparison = compare(answer, answer)
+    assert (comparison.subject_label, comparison.base_label) == ("B", "A")
+    (picture,) = blocks_of(comparison_view(comparison), "waterfall", Picture)
+    assert isinstance(picture, Picture)
+    assert "from A, " in picture.alt and "to B, " in picture.alt
 
 
 def test_causes_have_names_by_what_they_share() -> None:
@@ -230,8 +240,8 @@ class TestPlans:
     def test_a_negative_spare_is_explained_as_on_a_screen(self) -> None:
         tight = replace(BEST, headroom_bytes=-(1 << 30))
         (note,) = plan_notes([tight], ())
-        assert note in table(plan_search_view(search(plans=(BEST, tight))), "plans", "plan").caption
-        assert note not in table(plan_search_view(search()), "plans", "plan").caption
+        assert note in table(plan_search_view(search(plans=(BEST, tight), request=REQUEST)), "plans", "plan").caption
+        assert note not in table(plan_search_view(search(request=REQUEST)), "plans", "plan").caption
 
     @pytest.mark.parametrize(("price", "column"), [(2.5, "cost of 1M tokens"), (None, "GPU-hours of 1M tokens")])
     def test_costs_are_a_column(self, price: float | None, column: str) -> None:
