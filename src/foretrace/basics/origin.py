@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Final
 
 from foretrace.basics.file_registry import MAX_HASHED, FileRegistry, ReadFile, active_registry
 from foretrace.basics.files import is_of_package, sha256_of
+from foretrace.basics.package import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _versions() -> Iterator[str]:
     """Yields the versions that an answer depends on: of Foretrace, of NVIDIA's tables where they are installed, …"""
     from importlib.metadata import PackageNotFoundError, version  # takes longer to import than most commands to start
 
-    yield f"foretrace {sys.modules['foretrace'].__version__}"  # basics import nothing of the rooms above them
+    yield f"foretrace {VERSION}"
     for package in ("aiconfigurator-core", "numpy"):
         with suppress(PackageNotFoundError):
             yield f"{package} {version(package)}"
