@@ -56,10 +56,10 @@ def report_script() -> str:
 
 @cache
 def notebook_style() -> str:
-    """Returns the style sheet for an element of the class `foretrace` in a page of others, which it leaves alone."""
+    """Returns the style sheet of a notebook cell. It affects only elements of the class `foretrace`."""
     body = "background: var(--page); color: var(--ink); font: var(--t-body)/1.45 var(--font); padding: var(--s4);"
-    own = _web_file("style.css").replace(":root {", "& {", 1)
-    return css_variables(".foretrace") + f".foretrace {{ {body} {own} }}"
+    nested = _web_file("style.css").replace(":root {", "& {", 1)
+    return css_variables(".foretrace") + f".foretrace {{ {body} {nested} }}"
 
 
 def report_html(views: Sequence[View]) -> str:

@@ -85,7 +85,7 @@ from foretrace.report.views.text_table import (
 )
 
 MAX_ROLES: Final = 64
-"""Stages whose breakdown is drawn; --json has the others."""
+"""Stages whose breakdown is drawn; the JSON has the others."""
 MAX_KERNELS: Final = 60
 """Kinds of ops that are drawn under the roofline, those that take most time."""
 
@@ -241,7 +241,7 @@ def _stages(answer: Answer) -> Iterator[Section]:
     if roles > 1:
         blocks.append(_role_stacks(answer))
     if roles > MAX_ROLES:
-        blocks.append(Text(f"{roles - MAX_ROLES} more roles are in --json.", "muted"))
+        blocks.append(Text(f"{roles - MAX_ROLES} more roles are in the JSON.", "muted"))
     if roles < len(classes):
         blocks.append(_classes_table(answer, classes, is_folded=roles > 1))
     lanes: list[Row] = [
@@ -264,8 +264,8 @@ def _role_stacks(answer: Answer) -> StackedBars:
     used = [column for column, name in enumerate(parts.parts) if name in parts.mean_s]
     stacks = []
     for number in np.unique(role)[:MAX_ROLES].tolist():
-        mine = role == number
-        seconds = (weight[mine, None] * parts.per_class_s[mine]).sum(axis=0) / weight[mine].sum()
+        in_role = role == number
+        seconds = (weight[in_role, None] * parts.per_class_s[in_role]).sum(axis=0) / weight[in_role].sum()
         computes = sum(seconds[column] for column in used if parts.parts[column] in COMPUTE_PARTS)
         share = format_percent(float(computes) / answer.step_time_s)
         lengths = [float(seconds[column]) for column in used]
@@ -358,8 +358,8 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     """Yields the kernels under the roofline of the GPU, where their sizes are known."""
     if answer.cluster is None:
         return
-    every, gpu = roofline(answer.timeline), answer.cluster.gpu
-    points = every[:MAX_KERNELS]
+    kinds, gpu = roofline(answer.timeline), answer.cluster.gpu
+    points = kinds[:MAX_KERNELS]
     if not points:
         return
     rows: list[Row] = [
@@ -379,9 +379,9 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     alt = f"{len(points)} kinds of ops by FLOPs per byte and rate, under the roofline of {gpu.title}"
     remark = f"ops of {gpu.title}; a larger dot takes more of the step; frequency and launches are part of the gap"
     caption = ""
-    if len(every) > len(points):
-        share = format_percent(sum(point.seconds for point in points) / sum(point.seconds for point in every))
-        caption = f"{len(points)} of {format_count(len(every))} kinds of ops, with {share} of the time of all of them"
+    if len(kinds) > len(points):
+        share = format_percent(sum(point.seconds for point in points) / sum(point.seconds for point in kinds))
+        caption = f"{len(points)} of {format_count(len(kinds))} kinds of ops, with {share} of the time of all of them"
         remark += f"; {caption}"
     blocks = (Picture(svg, alt), Table(head, rows, caption, right=(1, 2, 3, 4, 5), summary="the numbers"))
     yield Section("roofline", "Kernels under the roofline", blocks, remark)

@@ -14,7 +14,7 @@ from foretrace.report.page.blocks import Block, Cell, Fold, Notes, Row, Section,
 from foretrace.report.table import TextTable
 
 MAX_ROWS: Final = 400
-"""Rows of a table on a page; --json has more."""
+"""Rows of a table on a page; the JSON has more."""
 MAX_NOTES: Final = 12
 """Notes that a page shows before the others are folded away."""
 
@@ -62,8 +62,8 @@ def page_table(table: TextTable, *, shown: int = 12, summary: str = "") -> Table
 
 
 def left_out_text(count: int) -> str:
-    """Returns how many rows of a table only --json has; empty where it has no more."""
-    return f"{format_count(count)} more in --json" if count > 0 else ""
+    """Returns how many rows of a table only the JSON has; empty where it has no more."""
+    return f"{format_count(count)} more in the JSON" if count > 0 else ""
 
 
 def _cell(text: str, is_number: bool, is_name: bool) -> str | Cell:
@@ -75,14 +75,14 @@ def _cell(text: str, is_number: bool, is_name: bool) -> str | Cell:
 
 def without_empty(table: Table) -> Table:
     """Returns a table without the columns that are empty in all rows."""
-    kept = [
+    filled = [
         column
         for column in range(len(table.head))
         if column == 0 or any((cell.text if isinstance(cell, Cell) else cell) for cell in _column(table, column))
     ]
-    rows: list[Row] = [[row[column] for column in kept] for row in table.rows]
-    right = [place for place, column in enumerate(kept) if column in table.right]
-    return replace(table, head=[table.head[column].strip() for column in kept], rows=rows, right=right)
+    rows: list[Row] = [[row[column] for column in filled] for row in table.rows]
+    right = [place for place, column in enumerate(filled) if column in table.right]
+    return replace(table, head=[table.head[column].strip() for column in filled], rows=rows, right=right)
 
 
 def _column(table: Table, column: int) -> list[str | Cell]:
