@@ -140,7 +140,7 @@ def answer_band_text(answer: Answer) -> str:
     return words
 
 
-class StepChange(NamedTuple):
+class StepDifference(NamedTuple):
     """What is different from the job as given, by how much the step changes, and from what; and both steps."""
 
     changes: str
@@ -150,7 +150,7 @@ class StepChange(NamedTuple):
     before_s: float
 
 
-def step_change(answer: Answer) -> StepChange | None:
+def step_difference(answer: Answer) -> StepDifference | None:
     """Returns how what differs from the job as given changes the step; None where nothing is different.
 
     For a profiler trace these are steps without the profiler.
@@ -164,9 +164,9 @@ def step_change(answer: Answer) -> StepChange | None:
     by_s = difference_s(step_s, before_s)
     changes = " · ".join(answer.describe_changes())
     if by_s == 0:
-        return StepChange(changes, "no change", f"from {format_time(before_s)}{what}", step_s, before_s)
+        return StepDifference(changes, "no change", f"from {format_time(before_s)}{what}", step_s, before_s)
     by = f"{'+' if by_s > 0 else MINUS}{format_time(abs(by_s))}"
-    return StepChange(changes, by, f"on {format_time(before_s)}{what}", step_s, before_s)
+    return StepDifference(changes, by, f"on {format_time(before_s)}{what}", step_s, before_s)
 
 
 def helpful_remedies(answer: Answer) -> list[Remedy]:

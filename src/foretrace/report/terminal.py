@@ -36,7 +36,7 @@ from foretrace.report.answer_words import (
     sharing_text,
     sorted_diagnostics,
     source_texts,
-    step_change,
+    step_difference,
     utilisation_text,
     with_band,
 )
@@ -158,7 +158,7 @@ def _headline(simulation: Answer) -> list[list[Span]]:
 
 
 def _changes(simulation: Answer) -> list[list[Span]]:
-    change = step_change(simulation)
+    change = step_difference(simulation)
     if change is None:
         return []
     return [[(f"  With   {change.changes}: ", ""), (change.by, "bold"), (f" {change.remark}", "")]]

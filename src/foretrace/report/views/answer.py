@@ -48,7 +48,7 @@ from foretrace.report.answer_words import (
     remedy_gain_s,
     sharing_text,
     signed_percent,
-    step_change,
+    step_difference,
     value_text,
 )
 from foretrace.report.design import SHORTER, part_colour
@@ -123,7 +123,7 @@ def _step(answer: Answer) -> Section:
     period = "" if answer.repeats else "makespan of one step"
     remark = " · ".join(word for word in (band, period) if word)
     figures = [KeyFigure("Step", format_time(answer.step_time_s), remark)]
-    change = step_change(answer)
+    change = step_difference(answer)
     if change is not None:
         tone = change_tone(change.after_s, change.before_s)
         figures.append(KeyFigure("Change", change.by, f"{change.remark}: {change.changes}", tone))
