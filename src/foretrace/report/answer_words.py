@@ -55,11 +55,11 @@ ROUNDING = 1e-9
 
 def utilisation_text(model: ModelFigures, step_s: float) -> str:
     """Returns how fast the model is computed, and what share of the peak that is."""
-    used = f"MFU {format_percent(model.mfu(step_s))} {peak_text(model, step_s)}"
+    used = f"MFU {format_percent(model.mfu(step_s))} {utilised_peak_text(model, step_s)}"
     return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
 
 
-def peak_text(model: ModelFigures, step_s: float) -> str:
+def utilised_peak_text(model: ModelFigures, step_s: float) -> str:
     """Returns which peak a utilisation is a share of, its share of bf16's peak, and that with recomputation."""
     peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
     of_bf16 = model.mfu_bf16(step_s)
@@ -78,7 +78,7 @@ def band_text(step: float, low: float, high: float) -> str:
     return " ".join(shown)
 
 
-def effect_text(remedy: Remedy) -> str:
+def remedy_effect_text(remedy: Remedy) -> str:
     """Returns what a change does to the part that it is aimed at, and to memory."""
     words = [f"{remedy.part} {format_time(remedy.part_before_s)} → {format_time(remedy.part_after_s)}"]
     if remedy.microbatches != 1:

@@ -27,11 +27,11 @@ from foretrace.report.answer_words import (
     ROUNDING,
     answer_band_text,
     band_text,
-    effect_text,
     gain_text,
     helpful_remedies,
     job_text,
     place_text,
+    remedy_effect_text,
     remedy_gain_s,
     sharing_text,
     sorted_diagnostics,
@@ -234,7 +234,7 @@ def _remedies(answer: Answer) -> list[list[Span]]:
     width = max(len(remedy.option) for remedy in helpful)
     for remedy in helpful:
         gain = f"{MINUS}{format_time(remedy_gain_s(remedy))}"
-        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {effect_text(remedy)}", "")])
+        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {remedy_effect_text(remedy)}", "")])
     return lines
 
 

@@ -50,7 +50,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Viewable]:
     (folder / "calls.csv").write_text(calls)
     trace_file(folder)
     calibration, _ = foretrace.make_calibration([folder / "step.json", folder / "calls.csv"], folder / "my.yaml")
-    found: tuple[Viewable, ...] = (
+    made: tuple[Viewable, ...] = (
         foretrace.simulate(job, MACHINE, try_changes=True),
         compare(job, other, MACHINE, Scenario(), MACHINE),
         explain(job, MACHINE, Scenario()),
@@ -60,7 +60,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Viewable]:
         traces[0].diff(traces[1]),
         calibration,
     )
-    return {type(answer).__name__: answer for answer in found}
+    return {type(answer).__name__: answer for answer in made}
 
 
 @pytest.fixture(params=HEADLINES)

@@ -27,8 +27,8 @@ def screen(result: PlanSearch, request: PlanRequest = REQUEST, **options: bool) 
 
 
 def line(text: str, label: str) -> str:
-    (found,) = (row for row in text.splitlines() if row.split()[:1] == [label])
-    return found
+    (row,) = (row for row in text.splitlines() if row.split()[:1] == [label])
+    return row
 
 
 class TestScreen:

@@ -35,18 +35,18 @@ _Parts = list[TextTable | str]
 def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | None = None) -> None:
     """Prints the answer to one question."""
     screen = Screen.of(stream or sys.stdout)
-    made = _sequences(trace, op) if view == "sequences" else _lines(VIEWS[view](trace))
-    lines = [*([[]] if view == "sequences" else []), *made, *_counted_lines(trace, view)]
+    answered = _sequences(trace, op) if view == "sequences" else _lines(VIEWS[view](trace))
+    lines = [*([[]] if view == "sequences" else []), *answered, *_counted_lines(trace, view)]
     notes = diagnostic_lines(trace.diagnostics, MAX_NOTES)
     show(screen, [*lines, [], *notes] if notes else lines)
 
 
 def _counted_lines(trace: ProfilerTrace, view: str) -> list[list[Span]]:
-    text = counted_text(trace, view)
+    text = summed_steps_text(trace, view)
     return [[(f"  {text}", "bright_black")]] if text else []
 
 
-def counted_text(trace: ProfilerTrace, view: str) -> str:
+def summed_steps_text(trace: ProfilerTrace, view: str) -> str:
     """Returns how many steps the times of a view are summed over; nothing where it shows steps by themselves."""
     most = max(len(rank.counted) for rank in trace.ranks)
     steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"

@@ -38,17 +38,17 @@ from foretrace.report.answer_words import (
     ROUNDING,
     answer_band_text,
     band_text,
-    effect_text,
     factor_band_text,
     gain_text,
     helpful_remedies,
     job_text,
-    peak_text,
     place_text,
+    remedy_effect_text,
     remedy_gain_s,
     sharing_text,
     signed_percent,
     step_difference,
+    utilised_peak_text,
     value_text,
 )
 from foretrace.report.design import SHORTER, part_colour
@@ -138,7 +138,7 @@ def _step(answer: Answer) -> Section:
         figures.append(KeyFigure("Tokens per second and GPU", format_number(rate), total))
     model, step_s = answer.model, answer.step_time_s
     if model is not None:
-        remark = f"{peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
+        remark = f"{utilised_peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
         figures.append(KeyFigure("MFU", format_percent(model.mfu(step_s)), remark, share=model.mfu(step_s)))
     figures += memory_figure(answer)
     return Section("step", "The answer", (KeyFigures(figures),))
@@ -181,7 +181,7 @@ def _gains(answer: Answer) -> Iterator[Section]:
                 remedy_gain_s(remedy),
                 f"{MINUS}{format_time(remedy_gain_s(remedy))}",
                 SHORTER,
-                effect_text(remedy),
+                remedy_effect_text(remedy),
                 options=remedy.option,
             )
             for remedy in helpful

@@ -11,13 +11,13 @@ from foretrace.report.explain import (
     calls_table,
     explanation_json,
     fact_texts,
-    job_text,
     kind_text,
     longest_waits,
     ranks_by_lateness,
     ranks_table,
     remedies_table,
     replay_text,
+    run_size_text,
     stages_table,
 )
 from foretrace.report.page.blocks import Block, FactList, KeyFigure, KeyFigures, Section, Text, View
@@ -44,7 +44,7 @@ def explanation_view(explanation: Explanation) -> View:
         *step.chosen(*figures),
         *notes_section((*explanation.notes, *answer.diagnostics)),
     ]
-    return View(answer.title or "a run", "explanation", sections, job_text(explanation), answer.origin)
+    return View(answer.title or "a run", "explanation", sections, run_size_text(explanation), answer.origin)
 
 
 def _step(explanation: Explanation) -> Section:

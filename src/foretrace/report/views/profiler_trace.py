@@ -19,9 +19,9 @@ from foretrace.report.profiler_trace.screens import (
     MAX_KERNELS_OF_SEQUENCE,
     VIEWS,
     both_steps_text,
-    counted_text,
     diff_parts,
     sequences_of,
+    summed_steps_text,
 )
 from foretrace.report.profiler_trace.summary import (
     NOTHING_STANDS_OUT,
@@ -163,7 +163,7 @@ def _section(trace: ProfilerTrace, name: str) -> Section:
 def _question(trace: ProfilerTrace, name: str, pictures: Sequence[Block] = (), op: str = "") -> Section:
     parts = _sequence_parts(trace, op) if name == "sequences" else VIEWS[name](trace)
     key = "device" if name == "breakdown" else name  # the page has the breakdown of the step too
-    return Section(key, _TITLES[name], [*pictures, *part_blocks(parts, shown=8)], counted_text(trace, name))
+    return Section(key, _TITLES[name], [*pictures, *part_blocks(parts, shown=8)], summed_steps_text(trace, name))
 
 
 def _joined(kernels: Sequence[str]) -> str:

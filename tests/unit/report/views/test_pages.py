@@ -96,8 +96,8 @@ def test_every_page_maps_the_links_of_the_placement(place: Path, monkeypatch: py
 def link_map(page: str) -> str:
     """The picture of how busy each link is."""
     html = Path(page).read_text(encoding="utf-8")
-    (found,) = re.findall(r'<svg [^>]*aria-label="how busy each of [^>]*>.*?</svg>', html, re.DOTALL)
-    return found
+    (picture,) = re.findall(r'<svg [^>]*aria-label="how busy each of [^>]*>.*?</svg>', html, re.DOTALL)
+    return picture
 
 
 def test_every_command_with_pages_has_a_case() -> None:

@@ -14,7 +14,7 @@ from foretrace.basics.units import format_count, format_time
 from foretrace.readings.answer.answer import Remedy
 from foretrace.readings.compare import CauseRow, compare
 from foretrace.readings.explain import explain
-from foretrace.report.answer_words import peak_text, utilisation_text
+from foretrace.report.answer_words import utilisation_text, utilised_peak_text
 from foretrace.report.compare import cause_names
 from foretrace.report.page.blocks import (
     Block,
@@ -150,7 +150,7 @@ def test_utilisation_has_the_words_of_the_terminal() -> None:
     assert figures_of_model is not None
     remark = figures(answer_view(prediction()))["MFU"].remark
     assert "bf16" in remark and "fp8" in remark
-    words = peak_text(figures_of_model, step_s)
+    words = utilised_peak_text(figures_of_model, step_s)
     assert words in remark and words in utilisation_text(figures_of_model, step_s)
 
 
