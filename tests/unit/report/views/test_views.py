@@ -219,6 +219,15 @@ def test_parts_of_stacks_have_the_colours_of_the_breakdown() -> None:
     assert len(colours) == len(set(colours)) > 1
 
 
+@pytest.mark.parametrize("seconds", [1.0, 0.0])
+def test_sections_of_an_explanation_have_their_places_with_and_without_a_pipeline(seconds: float) -> None:
+    keys = [section.key for section in explanation_view(explain(one_op(seconds))).sections]
+    assert len(keys) == len(set(keys))
+    assert ("pipeline" in keys) == (seconds > 0)
+    order = [key for key in ("step", "breakdown", "pipeline", "facts", "path", "inputs") if key in keys]
+    assert [key for key in keys if key in order] == order
+
+
 def test_an_explained_prediction_has_its_kernels_under_the_roofline() -> None:
     assert section(explanation_view(explain(prediction())), "roofline").blocks
 
