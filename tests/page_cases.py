@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ ALL_REDUCE = ("network", "all-reduce")
 Headline = Callable[[dict[str, Any]], str]
 
 
+@dataclass(frozen=True)
+class InSection:
+    """A text of an answer's JSON that a section of its page has."""
+
+    key: str
+    text: Headline
+
+
 def step(answer: dict[str, Any]) -> str:
     return format_time(answer["step_time_s"])
 
@@ -32,7 +41,7 @@ def shortest(answer: dict[str, Any]) -> str:
     return format_time(min(point["time_s"] for point in answer["points"]))
 
 
-CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
+CASES: dict[str, tuple[tuple[str, ...], Headline | InSection]] = {
     "a prediction": (("predict", *GPT2), step),
     "a simulation": (("simulate", "job.txt", *ON), step),
     "a simulation on links": (("simulate", "job.txt", "--cluster", CLUSTER, "--no-silicon", "--network", "flow"), step),
@@ -47,7 +56,7 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     "a table as one step": (("simulate", TABLE), step),
     "SimAI's figures": (
         ("simulate", "job.txt", *SIMAI, *SIMAI_FLAGS),
-        lambda answer: format_count(answer["simai"]["total_us"]),
+        InSection("simai", lambda answer: format_count(answer["simai"]["total_us"])),
     ),
     "why SimAI differs": (("simulate", "job.txt", *SIMAI, "--explain", *SIMAI_FLAGS), step),
     "a search": (
@@ -58,11 +67,11 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     "memory": (("memory", *GPT2), lambda answer: format_bytes(answer["needed_bytes"])),
     "memory that does not fit": (
         ("memory", "llama3-8b", "--gpus", "1", "--gbs", "1", *ON),
-        lambda answer: answer["would_fit"][0]["options"],
+        InSection("relief", lambda answer: answer["would_fit"][0]["options"]),
     ),
     "memory next to a snapshot": (
         ("memory", *GPT2, "--snapshot", "snapshot.json"),
-        lambda answer: format_bytes(answer["snapshot"]["peak_allocated_bytes"]),
+        InSection("measured", lambda answer: format_bytes(answer["snapshot"]["peak_allocated_bytes"])),
     ),
     "a collective": ((*ALL_REDUCE, "1MiB", "--ranks", "8", *ON), lambda answer: format_time(answer["time_s"])),
     "a collective on a changed machine": (
@@ -71,7 +80,7 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     ),
     "a collective on links": (
         (*ALL_REDUCE, "1MiB", "--ranks", "16", *ON, "--network", "flow"),
-        lambda answer: format_time(answer["flow"]["analytic_time_s"]),
+        InSection("links", lambda answer: format_time(answer["flow"]["analytic_time_s"])),
     ),
     "a collective over sizes": ((*ALL_REDUCE, "1KiB..1MiB", "--ranks", "8", *ON), shortest),
     "a collective over ranks": ((*ALL_REDUCE, "1MiB", "--ranks", "2..16", *ON), shortest),
@@ -82,7 +91,7 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     ),
     "a sweep with points that do not fit": (
         ("sweep", "llama3-8b", *ON, "--over", "gpus=1:8:x2", "--over", "zero=0,3", "--gbs", "8"),
-        lambda answer: format_percent(max(point["efficiency"] or 0 for point in answer["points"])),
+        lambda answer: format_time(min(point["step_time_s"] for point in answer["points"] if point["step_time_s"])),
     ),
     "a validation": (
         ("validate", "runs.csv", "--workers", "1", "--no-silicon"),
@@ -93,16 +102,22 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
         lambda answer: format_percent(answer["calibration"]["mean_absolute"]["step"]["after"]),
     ),
     "a workload's contents": (("inspect", "job.txt"), lambda answer: format_count(answer["world_size"])),
-    "a table's contents": (("inspect", TABLE), lambda answer: answer["title"]),
-    "a cluster": (("inspect", CLUSTER), lambda answer: answer["name"]),
+    "a table's contents": (
+        ("inspect", TABLE),
+        InSection("step", lambda answer: f"{len(answer['tables'][0]['rows'])} rows"),
+    ),
+    "a cluster": (
+        ("inspect", CLUSTER),
+        lambda answer: format_count(answer["nodes"] * answer["node"]["gpus"]),
+    ),
     "a new calibration": (
         ("calibrate", "step.json", "calls.csv", "-o", "new.yaml"),
-        lambda answer: answer["families"][0]["name"],
+        InSection("families", lambda answer: answer["families"][0]["name"]),
     ),
-    "a calibration": (("calibration", "show", "my.yaml"), lambda answer: answer["gpu"]),
+    "a calibration": (("calibration", "show", "my.yaml"), lambda answer: format_count(answer["kernels"])),
     "a calibration's coverage": (
         ("calibration", "show", "my.yaml", "llama3-8b", "--gpus", "1", "--stack", "torch-eager", "--no-silicon"),
-        lambda answer: format_percent(answer["coverage"]["shares"]["not_covered"]),
+        InSection("coverage", lambda answer: format_percent(answer["coverage"]["shares"]["not_covered"])),
     ),
     "an explained workload": (("explain", "job.txt", *ON), step),
     "an explained run": (("explain", "run"), step),
@@ -111,15 +126,15 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
     "a step without annotations": (("explain", "step.json"), lambda answer: format_time(answer["summary"]["step_s"])),
     "the difference of two traces": (
         ("explain", "traces/rank0.json", "traces/rank1.json", "--view", "diff"),
-        lambda answer: format_time(answer["after_step_s"]),
+        lambda answer: f"{format_time(answer['before_step_s'])} → {format_time(answer['after_step_s'])}",
     ),
     "sequences under an op": (
         ("explain", "traces", "--view", "sequences", "--op", "mm"),
-        lambda answer: format_time(answer["sequences"]["sequences"][0]["device_s"]),
+        InSection("sequences", lambda answer: format_time(answer["sequences"]["sequences"][0]["device_s"])),
     ),
     **{
-        f"traces: {view}": (("explain", "traces", "--view", view), headline)
-        for view, headline in {
+        f"traces: {view}": (("explain", "traces", "--view", view), InSection(view.replace("breakdown", "device"), text))
+        for view, text in {
             "breakdown": lambda answer: format_time(answer["temporal_breakdown"]["mean"]["idle_s"]),
             "overlap": lambda answer: format_time(answer["overlap"]["ranks"][0]["exposed_s"]),
             "idle": lambda answer: format_time(answer["idle"]["ranks"][0]["device"]["idle_s"]),
@@ -134,7 +149,8 @@ CASES: dict[str, tuple[tuple[str, ...], Headline]] = {
         }.items()
     },
 }
-"""By name: the words of a command, and a text of its JSON that the page must have."""
+"""By name: the words of a command, and what of its JSON the page must show: the value of a key figure, or a text of a
+section."""
 
 _BLOCK = {"address": 1 << 46, "size": 5 << 20, "requested_size": 3 << 20, "state": "active_allocated", "frames": []}
 _SIZES = {"total_size": 5 << 20, "allocated_size": 3 << 20, "active_size": 3 << 20, "requested_size": 3 << 20}

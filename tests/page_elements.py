@@ -15,13 +15,21 @@ class PageElements(HTMLParser):
     tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)
+    """The values of the key figures, in their order."""
+    sections: dict[str, str] = field(default_factory=dict)
+    """The texts of the sections, by their addresses."""
     _open: list[str] = field(default_factory=list)
+    _section: str = ""
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        if tag == "section":
+            self._section = str(dict(attrs).get("id", ""))
+            self.sections[self._section] = ""
         if tag not in VOID:
             self._open.append(tag)
 
@@ -35,6 +43,10 @@ class PageElements(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1] not in ("script", "style"):
             self.words.append(data)
+            if self._section and "section" in self._open:
+                self.sections[self._section] += f" {' '.join(data.split())}"
+            if self._open[-1] == "dd" and data.strip() and "value" in (self.tags[-1][1].get("class") or "").split():
+                self.figures.append(data.strip())
 
     @property
     def text(self) -> str:

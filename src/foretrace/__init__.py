@@ -14,6 +14,8 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from foretrace.basics.package import VERSION, register_renderer
+
 if TYPE_CHECKING:
     from foretrace.api import model as model
     from foretrace.api import open as open
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from foretrace.simulation.network.network import network as network
     from foretrace.workload.plan import Plan as Plan
 
-__version__ = "0.7.0.dev0"
+__version__ = VERSION
 
 _HOMES = {
     "Answer": "readings.answer.answer",
@@ -87,6 +89,9 @@ _HOMES = {
 """The public names and the modules they are in; `module:name` where a name is another one there."""
 
 __all__ = ["__version__", *_HOMES]
+
+
+register_renderer(lambda: import_module("foretrace.report.notebook"))
 
 
 def __getattr__(name: str) -> Any:

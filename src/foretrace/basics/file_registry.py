@@ -125,8 +125,11 @@ class FileRegistry:
         elif not stat.S_ISCHR(state.st_mode):
             self._pipes.add(key)
 
-    def takes_hash(self, path: str | Path) -> bool:
-        """Returns whether an opened file is to be hashed while it is read: the first `MAX_HASHED` files, each once."""
+    def claim_hash(self, path: str | Path) -> bool:
+        """Claims the hash of an opened file; returns whether it is hashed while it is read.
+
+        Those are the first `MAX_HASHED` files, each once.
+        """
         name = str(path)
         read = self._read.get(name)
         if not self.hashes_inputs or read is None or read.sha256 is not None:

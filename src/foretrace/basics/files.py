@@ -52,12 +52,6 @@ def restrict_inputs(folders: Iterable[str | Path]) -> None:
     _allowed = [os.path.realpath(folder) for folder in folders]
 
 
-def unrestrict_inputs() -> None:
-    """Lets this process open any file again."""
-    global _allowed
-    _allowed = None
-
-
 def may_open(path: str | os.PathLike[str]) -> bool:
     """Returns whether inputs at this path may be opened, wherever its links and `..` lead."""
     if _allowed is None:
@@ -83,7 +77,7 @@ def sha256_of(path: Path) -> str:
 class _HashedFile(io.RawIOBase):
     """A file that is hashed while it is read; its hash is recorded when every byte was read, in order.
 
-    Bytes that are read again are hashed once. What is read past the stream, such as by `fileno`, is not hashed.
+    Bytes that are read again are hashed once. Reads that bypass the stream, such as through `fileno`, are not hashed.
     """
 
     def __init__(self, file: io.RawIOBase, path: Path, registry: FileRegistry) -> None:
@@ -223,7 +217,7 @@ class InputFile(os.PathLike[str]):
         except BaseException:
             stream.close()
             raise
-        if is_of_package(self.path) or not registry.takes_hash(self.path):
+        if is_of_package(self.path) or not registry.claim_hash(self.path):
             return stream
         return io.BufferedReader(_HashedFile(stream.detach(), self.path, registry), _HASHED_AT_ONCE_BYTES)
 

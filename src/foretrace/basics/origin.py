@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from foretrace.basics.file_registry import MAX_HASHED, FileRegistry, ReadFile, active_registry
 from foretrace.basics.files import is_of_package, sha256_of
+from foretrace.basics.package import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Origin:
 
     Attributes:
         words: The words of the command after `foretrace`; empty for what was made from Python.
-        versions: The versions that the answer depends on.
+        versions: The versions that the answer depends on; empty where the origin is not known.
         files: The first files that were read. Those of the package are part of its version, and are left out.
         more_files: How many more files were read.
     """
@@ -44,6 +45,15 @@ class Origin:
     def command(self) -> str:
         """The command line; empty for what was made from Python."""
         return shlex.join(["foretrace", *self.words]) if self.words else ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the file of the answer says what it was made of."""
+        return bool(self.versions)
+
+
+UNKNOWN_ORIGIN: Final = Origin((), (), ())
+"""The origin of answers that earlier versions saved without it."""
 
 
 def origin_of(words: Sequence[str], inputs: Sequence[str]) -> Origin:
@@ -69,7 +79,7 @@ def _versions() -> Iterator[str]:
     """Yields the versions that an answer depends on: of Foretrace, of NVIDIA's tables where they are installed, …"""
     from importlib.metadata import PackageNotFoundError, version  # takes longer to import than most commands to start
 
-    yield f"foretrace {sys.modules['foretrace'].__version__}"  # basics import nothing of the rooms above them
+    yield f"foretrace {VERSION}"
     for package in ("aiconfigurator-core", "numpy"):
         with suppress(PackageNotFoundError):
             yield f"{package} {version(package)}"

@@ -20,6 +20,9 @@ from typing import Any, BinaryIO, Final
 from foretrace.basics.errors import InputError, shown
 from foretrace.basics.file_registry import active_registry
 
+PAGE_ENDINGS: Final = (".html", ".htm")
+"""The endings of the files that hold pages."""
+
 _BUFFER_BYTES: Final = 1 << 18
 _MAX_LINKS: Final = 40
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

@@ -313,10 +313,17 @@ def format_time(seconds: float, *, unit: str | None = None) -> str:
     return "0 s" if abs(seconds) < _MIN_TIME_S else _signed(seconds, _format_positive_time)
 
 
+def difference_s(after_s: float, before_s: float) -> float:
+    """The difference of two times; 0 where both are equal but for rounding."""
+    change_s = after_s - before_s
+    is_rounding = abs(change_s) <= _ROUNDING * max(abs(after_s), abs(before_s)) or abs(change_s) < _MIN_TIME_S
+    return 0.0 if is_rounding else change_s
+
+
 def format_difference(after_s: float, before_s: float) -> str:
     """The difference of two times with its sign: "+1.20 ms"; "0 s" where both are equal but for rounding."""
-    change_s = after_s - before_s
-    if abs(change_s) <= _ROUNDING * max(abs(after_s), abs(before_s)) or abs(change_s) < _MIN_TIME_S:
+    change_s = difference_s(after_s, before_s)
+    if change_s == 0:
         return "0 s"
     return f"{'+' if change_s > 0 else MINUS}{format_time(abs(change_s))}"
 

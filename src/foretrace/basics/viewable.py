@@ -1,26 +1,18 @@
 """Defines `Viewable`, the base class of answers: what a notebook shows of them, and how they become frames and plots.
 
-`report/` renders answers. It imports their classes, so they cannot import it at module level; the methods import it
-when called.
+`report/` renders answers. It imports their classes, so they cannot import it; the package registers it with
+`package.register_renderer`.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from foretrace.basics.arguments import checked_calls
+from foretrace.basics.package import Plot, renderer
 
 if TYPE_CHECKING:
     import pandas
-
-
-class Plot(Protocol):
-    """A page or a section of it, which a notebook shows."""
-
-    def save(self, path: str | Path) -> None:
-        """Writes it as a page (.html), or its picture (.svg) where it has one."""
 
 
 @checked_calls
@@ -31,8 +23,7 @@ class Viewable:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole answer as plain values, SI units, keys as in `--json` (docs/json.md)."""
-        values: dict[str, Any] = import_module("foretrace.report.notebook").answer_values(self)
-        return values
+        return renderer().answer_values(self)
 
     def to_frame(self, key: str | None = None) -> pandas.DataFrame:
         """Returns a table of the answer as a pandas frame.
@@ -45,7 +36,7 @@ class Viewable:
         Raises:
             InputError: There is no table of this name, or pandas is not installed.
         """
-        return import_module("foretrace.report.notebook").answer_frame(self, key)
+        return renderer().answer_frame(self, key)
 
     def plot(self, section: str | None = None) -> Plot:
         """Returns a section of the answer's page, which a notebook shows: `pipeline`, `memory`, `roofline`, …
@@ -56,10 +47,8 @@ class Viewable:
         Raises:
             InputError: The answer has no such section.
         """
-        plot: Plot = import_module("foretrace.report.notebook").answer_plot(self, section)
-        return plot
+        return renderer().answer_plot(self, section)
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows."""
-        html: str = import_module("foretrace.report.notebook").notebook_html(self)
-        return html
+        return renderer().notebook_html(self)

@@ -68,10 +68,10 @@ def make_calibration(
         step_factor: Whether whole steps set a factor on all computation; None: if there are at least two of them.
     """
     where = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    made = calibration_of_files(paths, output, gpu, where)
-    calibration, notes = made.calibration, list(made.notes)
-    if made.steps:
-        calibration, step_notes = fit_steps(calibration, made.steps, step_factor)
+    of_files = calibration_of_files(paths, output, gpu, where)
+    calibration, notes = of_files.calibration, list(of_files.notes)
+    if of_files.steps:
+        calibration, step_notes = fit_steps(calibration, of_files.steps, step_factor)
         notes += step_notes
     elif step_factor:
         raise InputError(
@@ -108,7 +108,7 @@ class _Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class FilesCalibration:
     """A calibration before it is fitted to whole steps and written, the files of whole steps, and notes."""
 
     calibration: Calibration
@@ -118,7 +118,7 @@ class Made:
 
 def calibration_of_files(
     paths: Sequence[str | Path], output: str | Path, gpu: str | None = None, cluster: Cluster | None = None
-) -> Made:
+) -> FilesCalibration:
     """Returns a calibration of these files, whatever they are.
 
     Args:
@@ -156,7 +156,7 @@ def calibration_of_files(
             evidence.notes += measured.diagnostics
             evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
     steps = tuple(path for path, kind in kinds if kind == "steps")
-    return Made(_calibration(evidence, str(output), model), steps, tuple(evidence.notes))
+    return FilesCalibration(_calibration(evidence, str(output), model), steps, tuple(evidence.notes))
 
 
 def _traces(path: Path) -> list[RankProfile]:
@@ -232,7 +232,7 @@ def _take_traces(
             )
             continue
         slower = _take_recorded(evidence, recorded, model, trace.path)
-        made = MadeOf(
+        product = MadeOf(
             Path(trace.path).name,
             "trace",
             kernels=len(recorded.seconds),
@@ -242,7 +242,7 @@ def _take_traces(
             products=recorded.products,
             flops=recorded.flops,
         )
-        evidence.made_of.append(made)
+        evidence.made_of.append(product)
         if recorded.unknown > 0.02:
             text = f"{recorded.unknown:.0%} of its device time is of ops that no kernel of ours stands for; left out"
             evidence.notes.append(Diagnostic("note", "not-modelled", text, trace.path))
@@ -285,7 +285,7 @@ def _take_profile(evidence: _Evidence, path: Path, profile: KernelProfile) -> No
 
 
 def _calibration(evidence: _Evidence, output: str, model: EfficiencyModel) -> Calibration:
-    made = Calibration(
+    calibration = Calibration(
         output,
         evidence.gpu.name,
         evidence.device,
@@ -305,11 +305,13 @@ def _calibration(evidence: _Evidence, output: str, model: EfficiencyModel) -> Ca
         }
         unknown = np.zeros(len(kernels))
         profile = KernelProfile(facts, kernels, burst, sustained, unknown, unknown)
-        made = replace(made, kernels=profile, families=family_fits(kernels, sustained, model.seconds(kernels)))
+        calibration = replace(
+            calibration, kernels=profile, families=family_fits(kernels, sustained, model.seconds(kernels))
+        )
     if evidence.collectives:
         rows = [row for collective in evidence.collectives for row in collective.rows]
-        made = replace(made, collectives=measurements_of(rows, (), output))
-    return made
+        calibration = replace(calibration, collectives=measurements_of(rows, (), output))
+    return calibration
 
 
 def _host(hosts: Sequence[HostFit]) -> HostFit | None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args
 import typer
 
 from foretrace.basics.errors import InputError, UsageError, did_you_mean
+from foretrace.basics.outputs import PAGE_ENDINGS
 from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
@@ -466,7 +467,7 @@ def _is_kept(job: Input, machine: MachineOptions, scenario: ScenarioOptions) -> 
 
 def check_html(path: Path | None) -> None:
     """Refuses to write a page under a name that says it is something else than HTML."""
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+    if path is not None and path.suffix.lower() not in PAGE_ENDINGS:
         raise UsageError("bad-value", f"{path}: pages are written as HTML", hint=f"for example {path}.html")
 
 

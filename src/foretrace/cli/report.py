@@ -33,7 +33,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="ANSWER...",
-            help="Answers written by --save. With several, the page also shows the difference of each to the one "
+            help="Answers written by --save. With several, the page begins with the difference of each to the one "
             "before.",
             show_default=False,
         ),
@@ -46,8 +46,8 @@ def command(
     check_html(output)
     with doing("reading the answers"):
         answers = dict(zip(_names(paths), map(_saved, paths), strict=True))
-    views = [_article(name, answer) for name, answer in answers.items()]
-    write_page([*views, *(_difference(*pair) for pair in pairwise(answers.items()))], output)
+    differences = [_difference(*pair) for pair in pairwise(answers.items())]
+    write_page([*differences, *(_article(name, answer) for name, answer in answers.items())], output)
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -61,12 +61,9 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 def _article(name: str, answer: Answer) -> View:
     """Returns the view of an answer under the name of its file."""
-    from foretrace.report.page.origin import with_saved_origin
     from foretrace.report.views import view_of
 
     view = view_of(answer)
-    if answer.origin is None:
-        view = with_saved_origin(view, None)
     return replace(view, title=f"{name}: {view.title}")
 
 

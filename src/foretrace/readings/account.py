@@ -223,11 +223,11 @@ def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
     by_stage = {}
     kind = np.where(nodes.kind == Kind.COMPUTE, kinds_of(graph)[0][nodes.node], -1)
     for word, phase_kind in (("forward", FORWARD), ("backward", BACKWARD)):
-        mine = np.flatnonzero((kind == _KINDS.index(phase_kind)) & (nodes.microbatch >= 0))
-        if not len(mine):
+        in_pass = np.flatnonzero((kind == _KINDS.index(phase_kind)) & (nodes.microbatch >= 0))
+        if not len(in_pass):
             continue
-        passes, place = np.unique(nodes.rank_class[mine] << 32 | nodes.microbatch[mine], return_inverse=True)
-        seconds = np.bincount(place.ravel(), weights=nodes.running_s[mine])
+        passes, place = np.unique(nodes.rank_class[in_pass] << 32 | nodes.microbatch[in_pass], return_inverse=True)
+        seconds = np.bincount(place.ravel(), weights=nodes.running_s[in_pass])
         weight = ranks[passes >> 32]
         for stage in np.flatnonzero(weight.any(axis=0)).tolist():
             here = weight[:, stage] > 0

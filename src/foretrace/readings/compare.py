@@ -166,6 +166,18 @@ class Comparison(Viewable):
         return (of_subject, of_base) if self.with_measured else (of_base, of_subject)
 
     @property
+    def subject_label(self) -> str:
+        """The label of the subject."""
+        first, second = self.sides
+        return first.label if self.with_measured else second.label
+
+    @property
+    def base_label(self) -> str:
+        """The label of the base."""
+        first, second = self.sides
+        return second.label if self.with_measured else first.label
+
+    @property
     def band_contains_base(self) -> bool | None:
         """Whether the step of the base lies in the band of the subject; None where that has none."""
         band = self.subject.step_time_band_s

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foretrace.basics.codes import RECORDED_TIMES
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import (
     MINUS,
+    difference_s,
     format_bytes,
     format_count,
     format_difference,
@@ -54,11 +55,11 @@ ROUNDING = 1e-9
 
 def utilisation_text(model: ModelFigures, step_s: float) -> str:
     """Returns how fast the model is computed, and what share of the peak that is."""
-    used = f"MFU {format_percent(model.mfu(step_s))} {peak_text(model, step_s)}"
+    used = f"MFU {format_percent(model.mfu(step_s))} {utilised_peak_text(model, step_s)}"
     return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
 
 
-def peak_text(model: ModelFigures, step_s: float) -> str:
+def utilised_peak_text(model: ModelFigures, step_s: float) -> str:
     """Returns which peak a utilisation is a share of, its share of bf16's peak, and that with recomputation."""
     peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
     of_bf16 = model.mfu_bf16(step_s)
@@ -77,7 +78,7 @@ def band_text(step: float, low: float, high: float) -> str:
     return " ".join(shown)
 
 
-def effect_text(remedy: Remedy) -> str:
+def remedy_effect_text(remedy: Remedy) -> str:
     """Returns what a change does to the part that it is aimed at, and to memory."""
     words = [f"{remedy.part} {format_time(remedy.part_before_s)} → {format_time(remedy.part_after_s)}"]
     if remedy.microbatches != 1:
@@ -139,10 +140,20 @@ def answer_band_text(answer: Answer) -> str:
     return words
 
 
-def change_text(answer: Answer) -> tuple[str, str, str] | None:
-    """Returns what is different from the job as given, by how much the step changes, and from what.
+class StepDifference(NamedTuple):
+    """What is different from the job as given, by how much the step changes, and from what; and both steps."""
 
-    For a profiler trace these are steps without the profiler. None where nothing is different.
+    changes: str
+    by: str
+    remark: str
+    after_s: float
+    before_s: float
+
+
+def step_difference(answer: Answer) -> StepDifference | None:
+    """Returns how what differs from the job as given changes the step; None where nothing is different.
+
+    For a profiler trace these are steps without the profiler.
     """
     step_s, before_s, what = answer.step_time_s, answer.unchanged_step_time_s, ""
     if answer.step_time_unprofiled_s is not None and answer.unchanged_step_time_unprofiled_s is not None:
@@ -150,11 +161,12 @@ def change_text(answer: Answer) -> tuple[str, str, str] | None:
         what = " without the profiler"
     if before_s is None:
         return None
-    by_s = step_s - before_s
+    by_s = difference_s(step_s, before_s)
     changes = " · ".join(answer.describe_changes())
-    if abs(by_s) <= ROUNDING * before_s:
-        return changes, "no change", f"from {format_time(before_s)}{what}"
-    return changes, f"{'+' if by_s > 0 else MINUS}{format_time(abs(by_s))}", f"on {format_time(before_s)}{what}"
+    if by_s == 0:
+        return StepDifference(changes, "no change", f"from {format_time(before_s)}{what}", step_s, before_s)
+    by = f"{'+' if by_s > 0 else MINUS}{format_time(abs(by_s))}"
+    return StepDifference(changes, by, f"on {format_time(before_s)}{what}", step_s, before_s)
 
 
 def helpful_remedies(answer: Answer) -> list[Remedy]:

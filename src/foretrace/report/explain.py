@@ -98,7 +98,7 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
 
 
 def _headline(explanation: Explanation) -> list[list[Span]]:
-    simulation, job = explanation.answer, job_text(explanation)
+    simulation, job = explanation.answer, run_size_text(explanation)
     kind = kind_text(explanation)
     lines: list[list[Span]] = [
         [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (f"  {kind}     {job}", "")]
@@ -118,7 +118,7 @@ def kind_text(explanation: Explanation) -> str:
     return "recorded" if explanation.recorded else "predicted, not recorded"
 
 
-def job_text(explanation: Explanation) -> str:
+def run_size_text(explanation: Explanation) -> str:
     """Returns how many ranks a run has, its axes and its microbatches."""
     answer, count = explanation.answer, explanation.pipeline.microbatches
     many = f" · {count} microbatch{'' if count == 1 else 'es'}" if count else ""

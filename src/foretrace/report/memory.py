@@ -223,11 +223,11 @@ def memory_plot(answer: Answer) -> str:
 def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[list[Span]]:
     needed = f"{format_bytes(memory.needed_bytes)} of {format_bytes(memory.capacity_bytes)}"
     share = format_percent(memory.needed_bytes / memory.capacity_bytes)
-    place = peak_text(answer, worst)
+    place = peak_place_text(answer, worst)
     return [
         [("  Memory  ", ""), (memory.verdict, f"bold {_VERDICT_STYLES[memory.verdict]}"), (room_text(memory), "")],
         [(f"  Job     {gpus_text(answer)}", "")],
-        [(f"          {plan_text(answer)}", "")],
+        [(f"          {memory_fields_text(answer)}", "")],
         [("  Peak    ", ""), (format_bytes(worst.peak_bytes), "bold"), (f" allocated on {worst.role}{place}", "")],
         [(f"  Needs   {needed} ({share}): {needs_text(memory)}", "")],
     ]
@@ -248,7 +248,7 @@ def needs_text(memory: MemoryFit) -> str:
     return f"{reserved} and {format_bytes(memory.outside_bytes)} outside the allocator"
 
 
-def plan_text(answer: Answer) -> str:
+def memory_fields_text(answer: Answer) -> str:
     """Returns what decides the memory of a plan, next to its axes."""
     assert answer.model is not None
     plan = answer.model.plan
@@ -277,7 +277,7 @@ def room_text(memory: MemoryFit) -> str:
     return words
 
 
-def peak_text(answer: Answer, stage: StageMemory) -> str:
+def peak_place_text(answer: Answer, stage: StageMemory) -> str:
     """Returns where in the schedule a stage holds most."""
     place = peak_place(answer.timeline, stage.track)
     if place is None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_difference, format_percent, format_time
+from foretrace.basics.units import format_bandwidth, format_count, format_difference, format_percent, format_time
 from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.interface import Limit
 from foretrace.cost.network.nccl.network import Candidate
 from foretrace.hardware.fabric.topology import Topology
+from foretrace.report.answer_words import band_text, with_band
 from foretrace.report.design import STYLES
 from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.curves import braille
@@ -126,7 +127,7 @@ def _headline(answer: NetworkAnswer) -> list[list[Span]]:
     band = band_text(answer.time_s, *answer.band_s)
     what = f"{what_text(answer)} · {where_text(answer)}"
     lines: list[list[Span]] = [
-        [("  Time     ", ""), (format_time(answer.time_s), "bold"), (f"{band}     {what}", "")],
+        [("  Time     ", ""), (format_time(answer.time_s), "bold"), (f"{'  ' if band else ''}{band}     {what}", "")],
     ]
     if answer.unchanged_time_s is not None:
         by = format_difference(answer.time_s, answer.unchanged_time_s)
@@ -236,21 +237,8 @@ def way_text(answer: NetworkAnswer) -> str:
     return ", ".join(word for word in (answer.algorithm, answer.protocol, channels) if word)
 
 
-def band_text(time_s: float, low_s: float, high_s: float) -> str:
-    """Returns how far the time may be off, up and down."""
-    if low_s >= time_s and high_s <= time_s:
-        return ""
-    return f"  +{format_time(high_s - time_s)} {MINUS}{format_time(time_s - low_s)}"
-
-
 def _prices(answer: NetworkAnswer) -> list[list[Span]]:
-    return [[(f"  prices   {source_text(answer)}", "")]]
-
-
-def source_text(answer: NetworkAnswer) -> str:
-    """Returns the source of a price, with its band."""
-    low, high = answer.source_band
-    return answer.source + (f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)" if low != high else "")
+    return [[(f"  prices   {with_band(answer.source, *answer.source_band)}", "")]]
 
 
 def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
@@ -326,7 +314,7 @@ def _sources(results: NetworkTable) -> list[list[Span]]:
 
 def source_list(results: NetworkTable) -> list[str]:
     """Returns the sources of all answers; the letters of several are those of the table."""
-    texts = [source_text(answer) for answer in _by_source(results)]
+    texts = [with_band(answer.source, *answer.source_band) for answer in _by_source(results)]
     return [f"{chr(ord('a') + number)}: {text}" for number, text in enumerate(texts)] if len(texts) > 1 else texts
 
 

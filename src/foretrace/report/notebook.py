@@ -12,7 +12,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from foretrace.basics.errors import InputError, did_you_mean
-from foretrace.basics.outputs import write_text
+from foretrace.basics.outputs import PAGE_ENDINGS, write_text
 from foretrace.basics.viewable import Viewable
 from foretrace.report.page.blocks import Picture, View
 from foretrace.report.page.document import notebook_style, report_html
@@ -47,7 +47,7 @@ class SectionPlot:
     def save(self, path: str | Path) -> None:
         """Writes the plot to a file: a page (.html), or its picture (.svg) where it has one."""
         path = Path(path)
-        if path.suffix.lower() == ".html":
+        if path.suffix.lower() in PAGE_ENDINGS:
             write_text(path, report_html(with_origin([self.view], (), ())), "page")
             return
         pictures = [block for section in self.view.sections for block in section.blocks if isinstance(block, Picture)]
@@ -145,7 +145,7 @@ def answer_plot(answer: Viewable, section: str | None) -> SectionPlot:
     view = view_of(answer)
     if section is None:
         return SectionPlot(view)
-    chosen = [each for each in view.sections if each.key == section]
+    chosen = view.chosen(section)
     if not chosen:
         keys = [each.key for each in view.sections]
         problem = f"the answer has no section {section}{did_you_mean(section, keys)}"
@@ -160,7 +160,7 @@ def notebook_html(answer: Viewable) -> str:
     """
     kind = kind_of(answer)
     view = kind.view(answer)
-    view = replace(view, sections=[each for each in view.sections if each.key in kind.notebook_sections])
+    view = replace(view, sections=view.chosen(*kind.notebook_sections))
     prefix = f"f{sha256(render_view(view).encode()).hexdigest()[:12]}-"
     html = _BUTTON.sub("", render_view(view, prefix))
     return tag("div", f"<style>{notebook_style()}</style>{html}", class_="foretrace")

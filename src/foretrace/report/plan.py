@@ -28,6 +28,7 @@ from foretrace.report.plan_words import (
     common_words,
     data_parallel,
     pack_words,
+    plan_notes,
     plan_text,
     plan_words,
     varying_fields,
@@ -478,9 +479,7 @@ def _plan_table(
     for own, numbers in zip(words, zip(*cells, strict=True), strict=True):
         first, *others = pack_words(own, room, _INDENT)
         rows += [[first, *numbers], *([line, *("" for _ in heads)] for line in others)]
-    notes = [f"all of them: {SEPARATOR.join(common)}"] if common else []
-    if any(each.headroom_bytes < 0 for each in plans):
-        notes.append("spare below 0: the plan fits only if memory fragments less than usual")
+    notes = plan_notes(plans, common)
     return [[], *table([title, *heads], rows), *([(f"  {note}", "bright_black")] for note in notes)]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.basics.units import format_count
 from foretrace.workload.plan import Plan
+
+if TYPE_CHECKING:
+    from foretrace.search.planner.result import RankedPlan
 
 SEPARATOR: Final = " · "
 JOB_FIELDS: Final = ("gpus", "gbs", "seq_len", "precision", "stack")
@@ -48,6 +51,19 @@ def common_words(rows: Sequence[Sequence[str]]) -> list[str]:
         return []
     others = [set(row) for row in rows[1:]]
     return [word for word in rows[0] if word.split()[0] not in _ALWAYS and all(word in words for words in others)]
+
+
+def plan_notes(plans: Sequence[RankedPlan], common: Sequence[str]) -> list[str]:
+    """Returns what the reader of a table of plans must know: the words that all share, and what a negative spare means.
+
+    Args:
+        plans: The plans of the table.
+        common: The words that are left out of its rows.
+    """
+    notes = [f"all of them: {SEPARATOR.join(common)}"] if common else []
+    if any(each.headroom_bytes < 0 for each in plans):
+        notes.append("spare below 0: the plan fits only if memory fragments less than usual")
+    return notes
 
 
 def pack_words(words: Sequence[str], room: int | None, indent: str = "") -> list[str]:

@@ -119,12 +119,12 @@ def _defects(comparison: SimaiComparison) -> list[list[Span]]:
         [("  why they differ", "bold"), (" (µs: SimAI's total with only this mended, minus it)", "")]
     ]
     for defect in comparison.defects:
-        lines.append([(f"  {defect.id:<4} {effect_text(defect):>14}  {defect.title}", "")])
+        lines.append([(f"  {defect.id:<4} {defect_effect_text(defect):>14}  {defect.title}", "")])
         lines += [[(f"  {'':<4} {'':>14}  {defect.touches}", "bright_black")]] if defect.touches else []
     return lines
 
 
-def effect_text(defect: Defect) -> str:
+def defect_effect_text(defect: Defect) -> str:
     """Returns what a defect changes in SimAI's total, in microseconds."""
     if defect.effect_us is None:
         return "no number"

@@ -118,7 +118,7 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     """Prints the screen of a sweep."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    job = job_text(sweep)
+    job = swept_job_text(sweep)
     if job:
         lines += [[(f"  Job    {job}", "")], []]
     lines += _table(sweep, screen.width)
@@ -128,7 +128,7 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     show(screen, lines)
 
 
-def job_text(sweep: Sweep) -> str:
+def swept_job_text(sweep: Sweep) -> str:
     """Returns what the job is, and its GPUs where these do not vary."""
     gpus = {outcome.world_size for outcome in sweep.ran}
     words = [sweep.title, f"{format_count(next(iter(gpus)) or 0)} GPUs" if len(gpus) == 1 else ""]

@@ -53,6 +53,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", t
         note: A line below the table; none where it is empty.
         text_columns: How many of the first columns are aligned left; the others are aligned right.
     """
-    made = TableLayout(tuple(heads), tuple(tuple(row) for row in rows), text_columns)
-    lines: list[Line] = [TableLine(line, made) for line in made.lines(None)]
+    layout = TableLayout(tuple(heads), tuple(tuple(row) for row in rows), text_columns)
+    lines: list[Line] = [TableLine(line, layout) for line in layout.lines(None)]
     return [*lines, [(f"  {note}", "bright_black")]] if note else lines

@@ -27,16 +27,16 @@ from foretrace.report.answer_words import (
     ROUNDING,
     answer_band_text,
     band_text,
-    change_text,
-    effect_text,
     gain_text,
     helpful_remedies,
     job_text,
     place_text,
+    remedy_effect_text,
     remedy_gain_s,
     sharing_text,
     sorted_diagnostics,
     source_texts,
+    step_difference,
     utilisation_text,
     with_band,
 )
@@ -158,8 +158,10 @@ def _headline(simulation: Answer) -> list[list[Span]]:
 
 
 def _changes(simulation: Answer) -> list[list[Span]]:
-    words = change_text(simulation)
-    return [] if words is None else [[(f"  With   {words[0]}: ", ""), (words[1], "bold"), (f" {words[2]}", "")]]
+    change = step_difference(simulation)
+    if change is None:
+        return []
+    return [[(f"  With   {change.changes}: ", ""), (change.by, "bold"), (f" {change.remark}", "")]]
 
 
 def breakdown_lines(
@@ -232,7 +234,7 @@ def _remedies(answer: Answer) -> list[list[Span]]:
     width = max(len(remedy.option) for remedy in helpful)
     for remedy in helpful:
         gain = f"{MINUS}{format_time(remedy_gain_s(remedy))}"
-        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {effect_text(remedy)}", "")])
+        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {remedy_effect_text(remedy)}", "")])
     return lines
 
 

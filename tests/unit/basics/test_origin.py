@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from foretrace.basics.file_registry import MAX_HASHED, tracked_files
 from foretrace.basics.files import InputFile, read_whole
 from foretrace.basics.origin import OriginFile, origin_of_command
 
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 CONTENT = bytes(range(256)) * 2000
 
 
@@ -139,3 +141,7 @@ def test_without_a_command_only_the_versions_are_known(file: Path) -> None:
     read_whole(file, "file", "")
     made = origin_of_command()
     assert (made.command, made.files) == ("", ()) and made.versions
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert foretrace.__version__ == tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["version"]

@@ -48,7 +48,7 @@ def links() -> list[str]:
 @pytest.mark.usefixtures("place")
 def test_each_answer_has_the_name_of_its_file() -> None:
     report("one.answer", "two.answer")
-    first, second, difference = links()
+    difference, first, second = links()
     assert first.startswith("one.answer: ") and second.startswith("two.answer: ")
     assert difference == "two.answer compared with one.answer"
 
@@ -57,12 +57,12 @@ def test_answers_of_one_name_have_their_folders(place: Path) -> None:
     (place / "new").mkdir()
     (place / "two.answer").rename(place / "new" / "one.answer")
     report("one.answer", "new/one.answer")
-    assert [name.partition(":")[0] for name in links()[:2]] == ["one.answer", "new/one.answer"]
+    assert [name.partition(":")[0] for name in links()[1:]] == ["one.answer", "new/one.answer"]
 
 
 @pytest.mark.usefixtures("place")
 def test_sides_of_a_difference_are_called_by_their_files() -> None:
-    *_, difference = articles(report("one.answer", "two.answer"))
+    difference, *_ = articles(report("one.answer", "two.answer"))
     assert "one.answer" in difference and "of one.answer" in difference
     assert not re.search(r"\b[AB]\b", difference.partition("How to reproduce it")[0])
 
@@ -82,14 +82,14 @@ def test_the_json_of_a_comparison_keeps_its_keys() -> None:
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("names", [("measured.answer", "one.answer"), ("one.answer", "measured.answer")])
 def test_a_prediction_is_compared_with_the_measured_step(names: tuple[str, str]) -> None:
-    *_, difference = articles(report(*names))
-    assert links()[-1] == "one.answer compared with measured.answer"
+    difference, *_ = articles(report(*names))
+    assert links()[0] == "one.answer compared with measured.answer"
     assert "one.answer (predicted)" in difference and "measured.answer (measured)" in difference
     assert "Error" in difference
 
 
 def test_each_answer_says_how_it_was_made(place: Path) -> None:
-    first, second, difference = articles(report("one.answer", "two.answer"))
+    difference, first, second = articles(report("one.answer", "two.answer"))
     for text, microbatches, name in ((first, 1, "one"), (second, 2, "two")):
         options = f"--cluster h100-dgx --no-silicon --microbatches {microbatches} --save {name}.answer"
         assert f"How to reproduce it foretrace simulate job.txt {options} " in text
@@ -101,12 +101,26 @@ def test_each_answer_says_how_it_was_made(place: Path) -> None:
 
 
 def test_the_page_of_one_answer_says_how_both_were_made(place: Path) -> None:
-    for words in (["report", "one.answer", "-o"], ["simulate", "one.answer", "--html"]):
+    for words in (
+        ["report", "one.answer", "-o"],
+        ["simulate", "one.answer", "--html"],
+        ["explain", "one.answer", "--html"],
+    ):
         assert call(*words, "page.html") == 0
         text = check_page(Path("page.html").read_text(encoding="utf-8")).text
         assert "How to reproduce it foretrace simulate job.txt" in text
         assert f"this page foretrace {' '.join(words)} page.html" in text
         assert hashlib.sha256((place / "one.answer").read_bytes()).hexdigest() in text
+
+
+@pytest.mark.usefixtures("place")
+def test_a_page_on_memory_says_how_its_saved_answer_was_made() -> None:
+    words = ("predict", "gpt2", "--gpus", "2", "--gbs", "2", *ON, "--save", "gpt2.answer")
+    assert call(*words) == 0
+    assert call("memory", "gpt2.answer", "--html", "page.html") == 0
+    text = check_page(Path("page.html").read_text(encoding="utf-8")).text
+    assert f"foretrace {' '.join(words)}" in text
+    assert "this page foretrace memory gpt2.answer --html page.html" in text
 
 
 @pytest.mark.usefixtures("place")
@@ -128,8 +142,12 @@ def test_a_file_of_an_earlier_version_opens_without_origin_and_placement(place: 
     save_timeline(timeline, place / "old.answer", header)
     old, one = foretrace.open("old.answer"), foretrace.open("one.answer")
     assert isinstance(old, Answer) and isinstance(one, Answer)
-    assert old.origin is None and old.to_dict() == one.to_dict()
-    assert "an earlier version" in report("old.answer").text
+    assert old.origin is not None and not old.origin.is_known
+    assert old.to_dict() == one.to_dict()
+    old.save("copy.answer")
+    copy = foretrace.open("copy.answer")
+    assert isinstance(copy, Answer) and copy.origin == old.origin
+    assert "this page foretrace report old.answer" in report("old.answer").text
 
 
 @pytest.mark.parametrize("origin", [1, {"words": "x"}, {"words": [], "versions": [], "files": [{"name": 3}]}])

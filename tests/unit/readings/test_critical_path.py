@@ -19,10 +19,10 @@ def two_stages() -> Program:
         role.collective("broadcast", stages, 0.5, microbatch=0, after=after)
         for role, after in ((first, [forward]), (second, []))
     ]
-    there = second.compute("up", 2.0, phase="forward", microbatch=0, after=sent[1])
-    there = second.compute("down", 3.0, phase="backward_input", microbatch=0, after=there)
-    there = second.compute("weights", 1.0, phase="backward_weight", microbatch=0, after=there)
-    second.compute("update", 0.25, phase="optimizer", after=there)
+    last = second.compute("up", 2.0, phase="forward", microbatch=0, after=sent[1])
+    last = second.compute("down", 3.0, phase="backward_input", microbatch=0, after=last)
+    last = second.compute("weights", 1.0, phase="backward_weight", microbatch=0, after=last)
+    second.compute("update", 0.25, phase="optimizer", after=last)
     return build.program()
 
 

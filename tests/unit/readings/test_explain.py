@@ -31,48 +31,50 @@ class TestASlowRank:
     """Three ranks compute 1 s, the last 4 s: three wait 3 s each for it."""
 
     @pytest.fixture
-    def found(self) -> Explanation:
+    def explanation(self) -> Explanation:
         return explain(data_parallel([1.0, 1.0, 1.0, 4.0]))
 
-    def test_communication(self, found: Explanation) -> None:
-        (kind,) = found.calls
+    def test_communication(self, explanation: Explanation) -> None:
+        (kind,) = explanation.calls
         assert (kind.axis, kind.collective, kind.calls, kind.bytes) == ("dp", "all_reduce", 4, 32)
         assert (kind.transfer_s, kind.wait_s, kind.held_s) == pytest.approx((2.0, 9 / 4, 9 / 4))
         assert (kind.held.mean_s, kind.held.median_s, kind.held.max_s) == pytest.approx((9 / 4, 3.0, 3.0))
         assert kind.bytes_per_s == pytest.approx(4.0)
 
-    def test_the_worst_call_says_who_waited_for_whom(self, found: Explanation) -> None:
-        (worst,) = found.worst_calls
+    def test_the_worst_call_says_who_waited_for_whom(self, explanation: Explanation) -> None:
+        (worst,) = explanation.worst_calls
         assert (worst.place.rank, worst.held_s, worst.start_s) == (0, pytest.approx(3.0), pytest.approx(4.0))
         late = worst.waited_for
         assert late is not None
         assert (late.rank, late.op, late.microbatch, late.layer) == (3, "layer", 0, 3)
 
-    def test_stragglers(self, found: Explanation) -> None:
-        (slow,) = found.stragglers
+    def test_stragglers(self, explanation: Explanation) -> None:
+        (slow,) = explanation.stragglers
         assert (slow.rank, slow.flags) == (3, ("computes long", "holds others up"))
         assert (slow.times_last, slow.meetings) == (1, 1)
         assert (slow.held_others_s, slow.held_up_s, slow.compute_ratio) == pytest.approx((9.0, 0.0, 4.0))
-        assert all(one.held_others_s == 0 and one.held_up_s == pytest.approx(3.0) for one in found.ranks if one != slow)
+        assert all(
+            one.held_others_s == 0 and one.held_up_s == pytest.approx(3.0) for one in explanation.ranks if one != slow
+        )
 
-    def test_the_critical_path(self, found: Explanation) -> None:
-        path = found.critical_path
+    def test_the_critical_path(self, explanation: Explanation) -> None:
+        path = explanation.critical_path
         assert path.by_part_s == pytest.approx({"forward": 4.0, "dp": 2.0})
         assert path.by_rank_s[3] == pytest.approx(4.0) and sum(path.by_stage_s.values()) == pytest.approx(6.0)
         assert (path.longest[0].place.rank, path.longest[0].seconds) == (3, pytest.approx(4.0))
         assert path.gaps_s == pytest.approx(0.0)
 
-    def test_advice_names_it_with_its_numbers(self, found: Explanation) -> None:
-        topics = [one.topic for one in found.advice]
+    def test_advice_names_it_with_its_numbers(self, explanation: Explanation) -> None:
+        topics = [one.topic for one in explanation.advice]
         assert topics[:2] == ["straggler", "communication"]
-        assert "rank 3 (stage 0) computes 300.0 % longer" in found.advice[0].text
-        assert "lost 9.00 s in sum, 2.25 s of the step" in found.advice[0].text
-        assert found.advice[0].seconds == pytest.approx(9 / 4)
+        assert "rank 3 (stage 0) computes 300.0 % longer" in explanation.advice[0].text
+        assert "lost 9.00 s in sum, 2.25 s of the step" in explanation.advice[0].text
+        assert explanation.advice[0].seconds == pytest.approx(9 / 4)
 
-    def test_folding_changes_nothing(self, found: Explanation) -> None:
+    def test_folding_changes_nothing(self, explanation: Explanation) -> None:
         unfolded = explain(data_parallel([1.0, 1.0, 1.0, 4.0], folded=False))
-        assert unfolded.calls == found.calls
-        assert [one.text for one in unfolded.advice] == [one.text for one in found.advice]
+        assert unfolded.calls == explanation.calls
+        assert [one.text for one in unfolded.advice] == [one.text for one in explanation.advice]
         assert [one.rank for one in unfolded.stragglers] == [3]
 
 
@@ -106,9 +108,9 @@ def test_of_two_waits_at_once_time_counts_for_the_one_that_ends_first() -> None:
     waits = build.role("rank 1", [1])
     waits.transfer("from left", left, 0.0, lane="a")
     waits.transfer("from right", right, 0.0, lane="b")
-    found = explain(simulate(build.program()))
-    assert {one.axis: one.held.max_s for one in found.calls} == pytest.approx({"left": 2.0, "right": 3.0})
-    assert found.ranks[1].held_up_s == pytest.approx(5.0)
+    explanation = explain(simulate(build.program()))
+    assert {one.axis: one.held.max_s for one in explanation.calls} == pytest.approx({"left": 2.0, "right": 3.0})
+    assert explanation.ranks[1].held_up_s == pytest.approx(5.0)
 
 
 def pipeline(microbatches: int) -> Answer:
@@ -160,11 +162,11 @@ class TestExperts:
     """Rank 1 receives 16 of 40 bytes, the mean is 10: 1.6 times the mean, 6 s more in each of 2 microbatches."""
 
     @pytest.fixture
-    def found(self) -> Explanation:
+    def explanation(self) -> Explanation:
         return explain(moe([8, 16, 10, 6]))
 
-    def test_loads(self, found: Explanation) -> None:
-        experts = found.experts
+    def test_loads(self, explanation: Explanation) -> None:
+        experts = explanation.experts
         assert experts is not None
         assert [(one.ep, one.ranks, one.received_bytes) for one in experts.loads] == [
             (0, (0,), 8.0),
@@ -175,20 +177,20 @@ class TestExperts:
         assert experts.max_load == pytest.approx(1.6) and experts.busiest.ep == 1
         assert [one.compute_s for one in experts.loads] == pytest.approx([16.0, 32.0, 20.0, 12.0])
 
-    def test_what_balance_would_save_at_most(self, found: Explanation) -> None:
-        experts = found.experts
+    def test_what_balance_would_save_at_most(self, explanation: Explanation) -> None:
+        experts = explanation.experts
         assert experts is not None
         assert (experts.busiest_compute_s, experts.mean_compute_s) == pytest.approx((16.0, 10.0))
         assert experts.balanced_saves_s == pytest.approx(12.0)
         balanced = moe([10, 10, 10, 10])
-        assert found.answer.step_time_s - balanced.step_time_s == pytest.approx(experts.balanced_saves_s)
+        assert explanation.answer.step_time_s - balanced.step_time_s == pytest.approx(experts.balanced_saves_s)
 
-    def test_others_wait_for_it(self, found: Explanation) -> None:
-        experts = found.experts
+    def test_others_wait_for_it(self, explanation: Explanation) -> None:
+        experts = explanation.experts
         assert experts is not None
         # (8 + 6 + 10) s a microbatch: each partner waits for the difference to 16 s.
         assert experts.busiest.held_others_s == pytest.approx(2 * (8 + 6 + 10))
-        text = found.advice[0].text
+        text = explanation.advice[0].text
         assert text.startswith("rank 1 (stage 0, experts 1) receives 1.6× the mean tokens")
         assert "12.00 s of the step is others waiting" in text and "save at most 12.00 s" in text
 
@@ -203,10 +205,10 @@ class TestExperts:
         assert experts is not None and [one.load for one in experts.loads] == pytest.approx([0.75, 1.25])
 
     def test_even_experts_are_no_advice(self) -> None:
-        found = explain(moe([10, 10, 10, 10]))
-        assert found.experts is not None and found.experts.max_load == 1.0
-        assert found.experts.balanced_saves_s == pytest.approx(0.0)
-        assert "experts" not in [one.topic for one in found.advice]
+        explanation = explain(moe([10, 10, 10, 10]))
+        assert explanation.experts is not None and explanation.experts.max_load == 1.0
+        assert explanation.experts.balanced_saves_s == pytest.approx(0.0)
+        assert "experts" not in [one.topic for one in explanation.advice]
 
 
 def test_jitter_is_the_median_deviation_between_microbatches() -> None:
@@ -234,24 +236,29 @@ def test_host_gaps() -> None:
 def test_one_rank_and_a_step_of_no_time() -> None:
     build = ProgramBuilder(repeats=False)
     build.role("only", [0]).compute("work", 3.0)
-    found = explain(simulate(build.program()))
-    assert (found.calls, found.worst_calls, found.experts, found.stragglers) == ((), (), None, ())
-    assert [one.topic for one in found.advice] == ["critical path", "compute"]
-    assert found.notes[0].code == "too-little-data" and "one rank" in found.notes[0].message
+    explanation = explain(simulate(build.program()))
+    assert (explanation.calls, explanation.worst_calls, explanation.experts, explanation.stragglers) == (
+        (),
+        (),
+        None,
+        (),
+    )
+    assert [one.topic for one in explanation.advice] == ["critical path", "compute"]
+    assert explanation.notes[0].code == "too-little-data" and "one rank" in explanation.notes[0].message
     build = ProgramBuilder(Mesh(dp=2, pp=2), repeats=False)
     build.role("all", range(4)).compute("nothing", 0.0)
-    found = explain(simulate(build.program()))
-    assert (found.advice, found.critical_path.gaps_s, found.host.share) == ((), 0.0, 0.0)
-    assert found.ranks[0].compute_ratio is None
-    assert "nothing communicates" in found.notes[0].message
+    explanation = explain(simulate(build.program()))
+    assert (explanation.advice, explanation.critical_path.gaps_s, explanation.host.share) == ((), 0.0, 0.0)
+    assert explanation.ranks[0].compute_ratio is None
+    assert "nothing communicates" in explanation.notes[0].message
 
 
 def test_the_replay_is_compared_with_the_step() -> None:
-    found = explain(data_parallel([1.0, 1.0]))
-    assert found.replay_error is None and not found.recorded
-    assert replace(found, replay_step_s=3.3).replay_error == pytest.approx(0.1)
+    explanation = explain(data_parallel([1.0, 1.0]))
+    assert explanation.replay_error is None and not explanation.recorded
+    assert replace(explanation, replay_step_s=3.3).replay_error == pytest.approx(0.1)
     for replay_s, told in ((3.01, False), (3.6, True), (0.1, True)):
-        codes = [note.code for note in replace(found, replay_step_s=replay_s).notes]
+        codes = [note.code for note in replace(explanation, replay_step_s=replay_s).notes]
         assert ("replay-differs" in codes) is told
 
 
@@ -270,30 +277,30 @@ def recorded(*parts: str) -> Explanation:
 
 
 def test_a_recorded_pipeline_waits_at_the_end_in_the_embedding_group() -> None:
-    found = recorded("dense4", "real")
-    assert found.recorded and found.answer.step_time_s == pytest.approx(0.9077, abs=1e-4)
-    first, last = found.pipeline.stages
+    explanation = recorded("dense4", "real")
+    assert explanation.recorded and explanation.answer.step_time_s == pytest.approx(0.9077, abs=1e-4)
+    first, last = explanation.pipeline.stages
     assert first.embd_wait_s == pytest.approx(0.0, abs=1e-4) and last.embd_wait_s == pytest.approx(0.27, abs=0.005)
-    worst = {one.place.rank: one for one in found.worst_calls if one.axis == "embd"}
+    worst = {one.place.rank: one for one in explanation.worst_calls if one.axis == "embd"}
     assert worst[2].held_s == pytest.approx(0.2675, abs=1e-3)
     assert worst[2].waited_for is not None and worst[2].waited_for.rank == 0
-    (kind,) = [one for one in found.calls if one.axis == "embd"]
+    (kind,) = [one for one in explanation.calls if one.axis == "embd"]
     assert kind.transfer.median_s == pytest.approx(2.1e-3, abs=5e-5), "the last to come did not wait"
-    assert found.pipeline.ideal_bubble == 0.5
-    asynchronous = next(one for one in found.calls if (one.axis, one.collective) == ("tp", "all_reduce"))
+    assert explanation.pipeline.ideal_bubble == 0.5
+    asynchronous = next(one for one in explanation.calls if (one.axis, one.collective) == ("tp", "all_reduce"))
     assert asynchronous.held_s < 0.1 * asynchronous.wait_s, "its span beside a weight gradient holds nobody up"
 
 
 def test_recorded_experts() -> None:
-    found = recorded("moe16", "pp2_tp1_ep8_expn8_dp8_nl8_hs4096_sl1024", "real")
-    experts = found.experts
+    explanation = recorded("moe16", "pp2_tp1_ep8_expn8_dp8_nl8_hs4096_sl1024", "real")
+    experts = explanation.experts
     assert experts is not None
     assert experts.busiest.ranks == (2,) and experts.max_load == pytest.approx(6535 / 2048)
-    assert {one.rank for one in found.stragglers} >= {2, 10}
+    assert {one.rank for one in explanation.stragglers} >= {2, 10}
     assert experts.busiest_compute_s > 2 * experts.mean_compute_s
-    late = [one for one in found.worst_calls if one.axis == "ep"]
+    late = [one for one in explanation.worst_calls if one.axis == "ep"]
     assert all(one.waited_for is not None and one.waited_for.rank in (2, 10) for one in late)
-    assert found.pipeline.microbatches == 8 and found.pipeline.ideal_bubble == pytest.approx(1 / 9)
-    assert found.advice[0].topic == "experts" and "rank 2 (stage 0, experts 2)" in found.advice[0].text
-    held = sum(one.held_s for one in found.calls if one.axis in ("ep", "dp"))
-    assert held == pytest.approx(found.answer.breakdown.mean_s["straggler"], rel=0.01)
+    assert explanation.pipeline.microbatches == 8 and explanation.pipeline.ideal_bubble == pytest.approx(1 / 9)
+    assert explanation.advice[0].topic == "experts" and "rank 2 (stage 0, experts 2)" in explanation.advice[0].text
+    held = sum(one.held_s for one in explanation.calls if one.axis in ("ep", "dp"))
+    assert held == pytest.approx(explanation.answer.breakdown.mean_s["straggler"], rel=0.01)

@@ -35,16 +35,16 @@ def loads(program: Program, on: Cluster = H100) -> LinkLoads:
     return link_loads(simulate(program, Machine(on), explain=False), on)
 
 
-def between(found: LinkLoads, below: Device, above: Device) -> np.ndarray:
-    kind, fabric = found.fabric.kind, found.fabric
+def between(loaded: LinkLoads, below: Device, above: Device) -> np.ndarray:
+    kind, fabric = loaded.fabric.kind, loaded.fabric
     return np.flatnonzero((kind[fabric.source] == below) & (kind[fabric.target] == above))
 
 
 def test_every_axis_is_on_its_links() -> None:
-    found = loads(job())
-    assert set(found.axes) == {"tp", "dp", "ep"}
-    out = between(found, Device.NIC, Device.LEAF)
-    by_axis = dict(zip(found.axes, found.bytes_by_axis, strict=True))
+    loaded = loads(job())
+    assert set(loaded.axes) == {"tp", "dp", "ep"}
+    out = between(loaded, Device.NIC, Device.LEAF)
+    by_axis = dict(zip(loaded.axes, loaded.bytes_by_axis, strict=True))
     assert by_axis["tp"][out].sum() == 0
     for axis, what, groups in (
         ("dp", Collective.ALL_GATHER, np.arange(32).reshape(4, 8).T.copy()),
@@ -60,9 +60,9 @@ def test_of_a_ring_the_last_node_of_a_leaf_leaves_it() -> None:
     """Two nodes to a leaf, four in a ring: half of what NICs send goes up."""
     build = ProgramBuilder(Mesh(tp=8, dp=4), repeats=False)
     build.role("all", range(32)).collective("all_gather", build.communicator("dp"), bytes=SIZE)
-    found = loads(build.program())
-    nics, uplinks = between(found, Device.NIC, Device.LEAF), between(found, Device.LEAF, Device.SPINE)
-    carried = found.bytes_by_axis.sum(axis=0)
+    loaded = loads(build.program())
+    nics, uplinks = between(loaded, Device.NIC, Device.LEAF), between(loaded, Device.LEAF, Device.SPINE)
+    carried = loaded.bytes_by_axis.sum(axis=0)
     assert carried[uplinks].sum() == pytest.approx(carried[nics].sum() / 2)
 
 
@@ -71,19 +71,19 @@ def test_a_transfer_goes_one_way() -> None:
     for stage in range(2):
         role = build.role(f"stage {stage}", range(8 * stage, 8 * stage + 8))
         role.transfer("send", build.pair("pp", 0, 1), to=1 if stage == 0 else None, bytes=SIZE)
-    found = loads(build.program())
-    carried = found.bytes_by_axis.sum(axis=0)
-    out = carried[between(found, Device.NIC, Device.LEAF)]
+    loaded = loads(build.program())
+    carried = loaded.bytes_by_axis.sum(axis=0)
+    out = carried[between(loaded, Device.NIC, Device.LEAF)]
     assert sorted(out.tolist()) == pytest.approx([0.0] * 8 + [float(SIZE)] * 8)
 
 
 def test_the_hottest_links_are_named() -> None:
-    found = loads(job())
-    hottest = found.hottest(3)
-    assert hottest[0].utilisation == pytest.approx(found.utilisation.max())
+    loaded = loads(job())
+    hottest = loaded.hottest(3)
+    assert hottest[0].utilisation == pytest.approx(loaded.utilisation.max())
     assert [one.utilisation for one in hottest] == sorted((one.utilisation for one in hottest), reverse=True)
-    assert hottest[0].label == found.fabric.link_label(hottest[0].link)
-    assert sum(hottest[0].bytes_by_axis.values()) == pytest.approx(found.bytes_by_axis[:, hottest[0].link].sum())
+    assert hottest[0].label == loaded.fabric.link_label(hottest[0].link)
+    assert sum(hottest[0].bytes_by_axis.values()) == pytest.approx(loaded.bytes_by_axis[:, hottest[0].link].sum())
 
 
 def test_more_than_a_link_carries_shows_where_each_went_as_if_alone() -> None:
@@ -96,9 +96,9 @@ def test_ranks_send_from_where_they_are_placed() -> None:
     """Ranks of a tp group on nodes of their own use NICs, on which a packed group has nothing."""
     rank = np.arange(32, dtype=np.int32)
     for placement, uses_nics in ((None, False), (Placement(rank % 4, rank // 4), True)):
-        found = link_loads(simulate(job(), Machine(H100, placement=placement), explain=False))
-        by_axis = dict(zip(found.axes, found.bytes_by_axis, strict=True))
-        assert bool(by_axis["tp"][between(found, Device.NIC, Device.LEAF)].any()) is uses_nics
+        loaded = link_loads(simulate(job(), Machine(H100, placement=placement), explain=False))
+        by_axis = dict(zip(loaded.axes, loaded.bytes_by_axis, strict=True))
+        assert bool(by_axis["tp"][between(loaded, Device.NIC, Device.LEAF)].any()) is uses_nics
 
 
 def test_what_has_no_links_or_too_many_is_refused() -> None:

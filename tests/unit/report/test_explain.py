@@ -70,17 +70,17 @@ def test_tables_say_who_waits_for_whom() -> None:
 
 
 def test_a_recorded_run_says_how_well_it_is_run_again() -> None:
-    found = two_stages()
-    recorded = replace(found, answer=replace(found.answer, executor="recorded"), replay_step_s=40e-3)
+    explanation = two_stages()
+    recorded = replace(explanation, answer=replace(explanation.answer, executor="recorded"), replay_step_s=40e-3)
     lines = screen(recorded)
     assert "  recorded  " in lines[1]
-    error = 40e-3 / found.answer.step_time_s - 1
+    error = 40e-3 / explanation.answer.step_time_s - 1
     assert f"run again from its ops 40.0 ms, \N{MINUS SIGN}{abs(error) * 100:.1f} %" in lines[2]
 
 
 def test_json_holds_everything() -> None:
-    found = two_stages(slow=1.5)
-    result = json.loads(json.dumps(explanation_json(found), allow_nan=False))
+    explanation = two_stages(slow=1.5)
+    result = json.loads(json.dumps(explanation_json(explanation), allow_nan=False))
     assert result["schema"] == "foretrace.explanation/1"
     assert sum(result["breakdown_s"].values()) == pytest.approx(result["step_time_s"])
     assert {one["axis"] for one in result["calls"]} == {"tp", "pp"}
@@ -97,9 +97,9 @@ def test_json_holds_everything() -> None:
 def test_a_job_of_which_little_can_be_said() -> None:
     build = ProgramBuilder(repeats=False)
     build.role("only", [0]).compute("nothing", 0.0)
-    found = explain(simulate(build.program()))
-    lines = screen(found)
+    explanation = explain(simulate(build.program()))
+    lines = screen(explanation)
     assert lines[1].split() == ["Step", "0", "s", "predicted,", "not", "recorded", "1", "rank", "·", "tp", "1"]
     assert "nothing in this job takes time" in lines[2]
     assert "communication" not in "".join(lines) and "pipeline" not in "".join(lines)
-    assert json.dumps(explanation_json(found), allow_nan=False)
+    assert json.dumps(explanation_json(explanation), allow_nan=False)

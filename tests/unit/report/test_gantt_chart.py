@@ -67,11 +67,11 @@ def _op_rows(answer: Answer, chart: GanttChart) -> Longs:
 def _bar_of(chart: GanttChart, row: int, moment_s: float) -> int:
     """The bar of a row that a moment falls into."""
     bars = chart.bars
-    mine = np.flatnonzero(bars.row == row)
+    in_row = np.flatnonzero(bars.row == row)
     slack_s = 1e-8 * chart.step_time_s
-    inside = (bars.start_s[mine] <= moment_s + slack_s) & (bars.end_s[mine] >= moment_s - slack_s)
+    inside = (bars.start_s[in_row] <= moment_s + slack_s) & (bars.end_s[in_row] >= moment_s - slack_s)
     assert inside.any()
-    return int(mine[np.argmax(inside)])
+    return int(in_row[np.argmax(inside)])
 
 
 def _unpacked(column: dict[str, str]) -> Longs:
@@ -176,15 +176,15 @@ def test_layers_of_a_microbatch_are_one_bar() -> None:
     role.compute("layer", 2.0, phase="backward", microbatch=1)
     role.compute("layer", 2.0, phase="backward", microbatch=1, after=role.host("wait", 20.0))
     chart = _chart(simulate(build.program()))
-    mine = np.flatnonzero([chart.rows[row].kind == "compute" for row in chart.bars.row])
+    computing = np.flatnonzero([chart.rows[row].kind == "compute" for row in chart.bars.row])
     bars = chart.bars
-    assert bars.ops[mine].tolist() == [8, 8, 1, 1]
-    assert bars.start_s[mine].tolist() == [0.0, 6.0, 12.0, 20.0]
-    assert [chart.colours[colour].sign for colour in bars.colour[mine]] == ["F", "F", "B", "B"]
-    assert bars.microbatch[mine].tolist() == [0, 1, 1, 1]
+    assert bars.ops[computing].tolist() == [8, 8, 1, 1]
+    assert bars.start_s[computing].tolist() == [0.0, 6.0, 12.0, 20.0]
+    assert [chart.colours[colour].sign for colour in bars.colour[computing]] == ["F", "F", "B", "B"]
+    assert bars.microbatch[computing].tolist() == [0, 1, 1, 1]
     # Both forwards run alike, so they share a pattern.
     assert len(chart.patterns.first) == 2
-    assert len(set(bars.pattern[mine[:2]].tolist())) == 1
+    assert len(set(bars.pattern[computing[:2]].tolist())) == 1
 
 
 def test_bars_that_differ_in_the_names_inside_share_no_pattern() -> None:

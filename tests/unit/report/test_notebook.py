@@ -50,7 +50,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Viewable]:
     (folder / "calls.csv").write_text(calls)
     trace_file(folder)
     calibration, _ = foretrace.make_calibration([folder / "step.json", folder / "calls.csv"], folder / "my.yaml")
-    found: tuple[Viewable, ...] = (
+    made: tuple[Viewable, ...] = (
         foretrace.simulate(job, MACHINE, try_changes=True),
         compare(job, other, MACHINE, Scenario(), MACHINE),
         explain(job, MACHINE, Scenario()),
@@ -60,7 +60,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Viewable]:
         traces[0].diff(traces[1]),
         calibration,
     )
-    return {type(answer).__name__: answer for answer in found}
+    return {type(answer).__name__: answer for answer in made}
 
 
 @pytest.fixture(params=HEADLINES)
@@ -134,7 +134,10 @@ def test_every_table_is_a_frame(answer: Viewable) -> None:
     tables = (caught.value.hint or "").removeprefix("tables: ").split(", ")
     assert kind_of(answer).main_table in tables
     for name in tables:
-        answer.to_frame(name)
+        values: Any = answer.to_dict()
+        for key in name.split("."):
+            values = values[key]
+        assert len(answer.to_frame(name)) == len(values or ())
 
 
 def test_without_a_main_table_one_is_named(answers: dict[str, Viewable], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +216,8 @@ def test_a_saved_answer_says_how_it_was_made(answers: dict[str, Viewable], tmp_p
 
 
 def test_plots_are_written(answer: Viewable, tmp_path: Path) -> None:
-    answer.plot().save(tmp_path / "whole.html")
-    whole = check_page((tmp_path / "whole.html").read_text(encoding="utf-8"))
+    answer.plot().save(tmp_path / "whole.htm")
+    whole = check_page((tmp_path / "whole.htm").read_text(encoding="utf-8"))
     for section in view_of(answer).sections:
         assert section.title in whole.text
         answer.plot(section.key).save(tmp_path / "part.html")

@@ -11,9 +11,10 @@ from foretrace.basics.arguments import check_fields
 from foretrace.basics.errors import ForetraceError, InputError, located, shown
 from foretrace.basics.files import InputFile
 from foretrace.basics.limits import check_gpus
-from foretrace.basics.origin import Origin, origin_of_command
+from foretrace.basics.origin import UNKNOWN_ORIGIN, Origin, origin_of_command
 from foretrace.basics.placement import Placement
 from foretrace.basics.plain import from_plain, to_plain
+from foretrace.cost.network.nccl.layout import check_placement
 from foretrace.engine.fixed_run import FixedRun
 from foretrace.inputs.answer_file.input import ENDING
 from foretrace.program.file import load_timeline, save_timeline
@@ -73,9 +74,11 @@ def open_answer(path: str | Path | InputFile) -> Answer:
         FixedRun(timeline.graph)  # ops that wait for each other deadlock here; readings would go around in circles
         saved = _opened_fields(Answer, header["answer"])
         tracks, placement = tuple(memory_tracks(timeline)), _opened_placement(header)
-        origin = from_plain(Origin | None, header.get("origin"))
+        origin = from_plain(Origin | None, header.get("origin")) or UNKNOWN_ORIGIN
         answer = Answer(**saved, timeline=timeline, memory_tracks=tracks, placement=placement, origin=origin)
         _check_figures(answer, str(path))
+        if answer.cluster is not None and placement is not None:
+            check_placement(answer.cluster, placement)
         if header["model"] is None:
             return answer
         figures = _opened_fields(ModelFigures, header["model"])
@@ -93,12 +96,12 @@ def open_answer(path: str | Path | InputFile) -> Answer:
 
 def _check_figures(answer: Answer, path: str) -> None:
     """Raises an error where figures of an answer are negative or contradict its timeline."""
-    timeline, memory = answer.timeline, answer.peak_memory
+    timeline, memory, placement = answer.timeline, answer.peak_memory, answer.placement
     same = (
         answer.step_time_s == timeline.step_time_s
         and answer.world_size == timeline.graph.program.world
         and answer.repeats == timeline.graph.program.repeats
-        and (answer.placement is None or _has_places(answer, answer.placement))
+        and (placement is None or (answer.cluster is not None and placement.world == answer.world_size))
     )
     seconds = (answer.unchanged_step_time_s, answer.step_time_unprofiled_s, answer.unchanged_step_time_unprofiled_s)
     bands = (*(answer.step_time_band_s or ()), *(answer.step_time_unprofiled_band_s or ()))
@@ -115,13 +118,6 @@ def _check_figures(answer: Answer, path: str) -> None:
         or min((*(value or 0.0 for value in seconds), *bands, *shares, *amounts, *times)) < 0
     ):
         raise InputError("damaged-file", "the figures of the answer do not fit its timeline", where=path)
-
-
-def _has_places(answer: Answer, placement: Placement) -> bool:
-    """Returns whether a placement is of the ranks of an answer, on GPUs that nodes of its cluster have."""
-    if answer.cluster is None or placement.world != answer.world_size:
-        return False
-    return int(placement.slot.max()) < answer.cluster.node.gpus
 
 
 def _opened_placement(header: dict[str, Any]) -> Placement | None:

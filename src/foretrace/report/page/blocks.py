@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.origin import Origin
 
 if TYPE_CHECKING:
     from foretrace.report.page.gantt_chart import GanttChart
@@ -183,7 +184,19 @@ class View:
     kind: str
     sections: Sequence[Section]
     subtitle: str = ""
+    origin: Origin | None = None
+    """What a saved answer was made of; None for an answer that the page's command made."""
     facts: Sequence[tuple[str, str]] = field(default=())
-    """Inputs with their hashes, and versions."""
+    """The versions and inputs of the page."""
     command: str = ""
-    """The command that gives the same answer; empty where it was made in another way."""
+    """The command that makes the page; empty where it was made in another way."""
+
+    def chosen(self, *keys: str) -> list[Section]:
+        """Returns the sections with some keys, in the order of the keys, without those that the view does not have."""
+        sections = {section.key: section for section in self.sections}
+        return [sections[key] for key in keys if key in sections]
+
+    @property
+    def states_origin(self) -> bool:
+        """Whether the view says what it was made of."""
+        return self.origin is not None or bool(self.facts or self.command)

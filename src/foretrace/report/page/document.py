@@ -16,7 +16,7 @@ from typing import Final
 
 from foretrace.report.design import css_variables
 from foretrace.report.page.blocks import View
-from foretrace.report.page.markup import render_view, tag, text
+from foretrace.report.page.markup import ORIGIN_TITLE, render_view, tag, text
 
 _WEB: Final = "foretrace.report.web"
 _MODULES: Final = (
@@ -56,10 +56,10 @@ def report_script() -> str:
 
 @cache
 def notebook_style() -> str:
-    """Returns the style sheet for an element of the class `foretrace` in a page of others, which it leaves alone."""
+    """Returns the style sheet of a notebook cell. It affects only elements of the class `foretrace`."""
     body = "background: var(--page); color: var(--ink); font: var(--t-body)/1.45 var(--font); padding: var(--s4);"
-    own = _web_file("style.css").replace(":root {", "& {", 1)
-    return css_variables(".foretrace") + f".foretrace {{ {body} {own} }}"
+    nested = _web_file("style.css").replace(":root {", "& {", 1)
+    return css_variables(".foretrace") + f".foretrace {{ {body} {nested} }}"
 
 
 def report_html(views: Sequence[View]) -> str:
@@ -102,6 +102,7 @@ def _contents(views: Sequence[View], prefixes: Sequence[str]) -> str:
         links = [(f"{prefix}answer", view.title) for view, prefix in zip(views, prefixes, strict=True)]
     else:
         links = [(section.key, section.title) for view in views for section in view.sections]
+        links += [("origin", ORIGIN_TITLE) for view in views if view.states_origin]
     items = "".join(tag("li", tag("a", text(title), href=f"#{key}")) for key, title in links)
     return tag("nav", tag("ul", items), aria_label="Contents")
 

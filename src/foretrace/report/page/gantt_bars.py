@@ -3,12 +3,12 @@
 A step has up to millions of ops, a page has room for `MAX_BARS` bars. Ops that follow each other without a visible gap
 and serve the same microbatch are therefore one bar. The ops inside bars are kept as *patterns*: the layers of a chunk
 run in the same way for every microbatch, so a few patterns hold the ops of all bars, and a reader who zooms in sees
-them. What still does not fit is left out in a fixed order, which `MergedStep.notes` states.
+them. The rest is left out in a fixed order, stated in `MergedStep.notes`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -150,11 +150,10 @@ class _Merger:
         first, stop = self._limited(first, stop)
         bars, patterns = self._patterned(self._bars(first, stop, merges_backward), first)
         numbers, row = np.unique(bars.row, return_inverse=True)
-        bars.row[:] = row
         place, lane = np.divmod(numbers, len(self.lane_order))
         return MergedStep(
             self.axes,
-            bars,
+            replace(bars, row=row.ravel()),
             patterns,
             self.classes[place],
             self.lane_order[lane],
@@ -194,9 +193,9 @@ class _Merger:
         self.start_s, self.end_s = timeline.start_s[self.node], timeline.end_s[self.node]
         self.low_s = min(0.0, float(timeline.start_s.min()))
         self.span_s = max(timeline.step_time_s, float(timeline.end_s.max())) - self.low_s
-        # Moving each row past the one before keeps the running maximum within rows.
-        moved = self.row * (2 * self.span_s)
-        self.reach_s = np.maximum.accumulate(self.end_s + moved) - moved
+        # Placing each row after the one before keeps the running maximum within rows.
+        offset_s = self.row * (2 * self.span_s)
+        self.reach_s = np.maximum.accumulate(self.end_s + offset_s) - offset_s
         op, ops = graph.op[self.node], graph.ops
         self.name, self.microbatch, self.chunk = ops.column("name")[op], ops.microbatch[op], ops.column("chunk")[op]
         self.collective, self.phase = ops.column("collective")[op], ops.column("phase")[op].astype(np.int64)
@@ -327,7 +326,8 @@ class _Merger:
         order = order[np.cumsum(counts[example[order]]) <= MAX_INNER_OPS]
         new_number = np.full(len(example), -1)
         new_number[order] = np.arange(len(order))
-        bars.pattern[several] = new_number[number.ravel()]
+        pattern = np.full(len(bars), -1)
+        pattern[several] = new_number[number.ravel()]
         lost = int(uses.sum() - uses[order].sum())
         if lost:
             self.notes.append(f"The single ops inside {lost:,} of {len(several):,} merged bars are left out.")
@@ -335,7 +335,7 @@ class _Merger:
         kept = ranges(edges[example[order]], sizes)
         inner = op[kept]
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        return bars, GanttPatterns(
+        return replace(bars, pattern=pattern), GanttPatterns(
             ends, begin_s[kept], end_s[kept], self.colour[inner], self.name[inner].astype(np.int64)
         )
 

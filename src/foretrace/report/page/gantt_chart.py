@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -170,8 +170,8 @@ def gantt_chart(answer: Answer) -> GanttChart | None:
         return None
     bars, patterns = merged.bars, merged.patterns
     rows = _rows(answer, merged)
-    colours, (bars.colour[:], patterns.colour[:]) = _renumbered(bars.colour, patterns.colour)
-    names, (bars.name[:], patterns.name[:]) = _renumbered(bars.name, patterns.name)
+    colours, (bar_colour, pattern_colour) = _renumbered(bars.colour, patterns.colour)
+    names, (bar_name, pattern_name) = _renumbered(bars.name, patterns.name)
     begin_s = timeline.device_begins_s
     strings, table = timeline.graph.program.strings, _colours(merged.axes)
     return GanttChart(
@@ -182,8 +182,8 @@ def gantt_chart(answer: Answer) -> GanttChart | None:
         rows,
         tuple(table[number] for number in colours),
         tuple(strings[number] if number < len(strings) else table[number - len(strings)].name for number in names),
-        bars,
-        patterns,
+        replace(bars, colour=bar_colour, name=bar_name),
+        replace(patterns, colour=pattern_colour, name=pattern_name),
         merged.notes,
     )
 

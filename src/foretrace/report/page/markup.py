@@ -31,6 +31,7 @@ from foretrace.report.page.blocks import (
     Text,
     View,
 )
+from foretrace.report.page.origin import origin_facts
 
 _BACKGROUND: Final = re.compile(r'<rect width="\d+" height="\d+" fill="white"/>\n?')
 _SVG_HEAD: Final = re.compile(r"<svg [^>]*>")
@@ -40,6 +41,9 @@ _TINTS: Final = (1.0, 0.6, 0.35, 0.8, 0.2, 0.47)
 """How opaque the parts of a stack are that share a colour, in turn; axes and phases have colours of their own."""
 _TITLE_HEIGHT: Final = 36
 """Pixels at the top of a picture that its own title takes; on a page a heading says it."""
+
+
+ORIGIN_TITLE: Final = "How to reproduce it"
 
 
 def text(value: str) -> str:
@@ -67,7 +71,7 @@ def render_view(view: View, prefix: str = "") -> str:
     if view.subtitle:
         head += tag("p", text(view.subtitle), class_="subtitle")
     parts = [tag("header", head), *(_section(section, prefix) for section in view.sections)]
-    if view.facts or view.command:
+    if view.states_origin:
         parts.append(_origin(view, prefix))
     return tag("article", "\n".join(parts), class_="answer", aria_labelledby=heading)
 
@@ -84,11 +88,12 @@ def _section(section: Section, prefix: str) -> str:
 
 def _origin(view: View, prefix: str) -> str:
     """Returns the section that says what an answer was made of, and how to make it again."""
-    rows = "".join(tag("dt", text(name)) + tag("dd", text(value)) for name, value in view.facts)
+    command, facts = origin_facts(view)
+    rows = "".join(tag("dt", text(name)) + tag("dd", text(value)) for name, value in facts)
     blocks: list[str] = [tag("dl", rows, class_="facts")] if rows else []
-    if view.command:
-        blocks.insert(0, render(Code(view.command)))
-    head = tag("h3", "How to reproduce it", id=f"{prefix}origin-title")
+    if command:
+        blocks.insert(0, render(Code(command)))
+    head = tag("h3", ORIGIN_TITLE, id=f"{prefix}origin-title")
     return tag(
         "section", head + "".join(blocks), class_="view", id=f"{prefix}origin", aria_labelledby=f"{prefix}origin-title"
     )

@@ -14,32 +14,31 @@ _NOT_SAVED: Final = "not known: an earlier version of Foretrace saved the answer
 
 
 def with_origin(views: Sequence[View], words: Sequence[str], inputs: Sequence[str]) -> list[View]:
-    """Adds the versions, the command and the inputs to the last of some views, which closes their page.
+    """Adds the versions, the command and the inputs to the first of some views, which opens their page.
 
     Args:
         views: The views of one page. Those of saved answers state their own origin before that of the page.
         words: The words of the command after `foretrace`; empty for views that were made from Python.
         inputs: The files that were read.
     """
-    *before, last = views
+    first, *others = views
     origin = origin_of(words, inputs)
-    if last.facts:
-        page = [("this page", origin.command)] if origin.command else []
-        return [*before, replace(last, facts=(*last.facts, *page, *_facts(origin, "its ")))]
-    return [*before, replace(last, facts=tuple(_facts(origin)), command=origin.command or last.command)]
+    return [replace(first, facts=tuple(_facts(origin)), command=origin.command or first.command), *others]
 
 
-def with_saved_origin(view: View, origin: Origin | None) -> View:
-    """Adds what a saved answer was made of to its view; None: the file does not say."""
-    if origin is None:
-        return replace(view, facts=(("command, versions", _NOT_SAVED),))
-    return replace(view, facts=tuple(_facts(origin)), command=origin.command)
+def origin_facts(view: View) -> tuple[str, list[tuple[str, str]]]:
+    """Returns the command that made an answer, its versions and files, and after those of a saved answer the page's."""
+    if view.origin is None:
+        return view.command, list(view.facts)
+    facts = list(_facts(view.origin)) if view.origin.is_known else [("command, versions", _NOT_SAVED)]
+    facts += [("this page", view.command)] if view.command else []
+    return view.origin.command, facts + [(name and f"its {name}", value) for name, value in view.facts]
 
 
-def _facts(origin: Origin, of: str = "") -> Iterator[tuple[str, str]]:
-    """Yields versions and files; `of` precedes their names."""
-    yield f"{of}versions", " · ".join(origin.versions)
-    yield from ((f"{of}input", _described(file)) for file in origin.files)
+def _facts(origin: Origin) -> Iterator[tuple[str, str]]:
+    """Yields versions and files."""
+    yield "versions", " · ".join(origin.versions)
+    yield from (("input", _described(file)) for file in origin.files)
     if origin.more_files:
         yield "", f"and {format_count(origin.more_files)} more files"
 

@@ -63,10 +63,10 @@ def tiers_table(loads: LinkLoads) -> TextTable:
     """Returns for the links of each tier and direction how many they are, and how busy."""
     share, rows = loads.utilisation, []
     for panel in panels_of(loads.fabric):
-        own = share[panel.link[panel.link >= 0]]
-        idle = int((own == 0).sum())
-        mean, most = format_percent(float(own.mean())), format_percent(float(own.max()))
-        rows.append([_name(panel), format_count(len(own)), format_count(idle), mean, most])
+        shares = share[panel.link[panel.link >= 0]]
+        idle = int((shares == 0).sum())
+        mean, most = format_percent(float(shares.mean())), format_percent(float(shares.max()))
+        rows.append([_name(panel), format_count(len(shares)), format_count(idle), mean, most])
     return TextTable(["links", "number", "idle", "mean", "busiest"], rows)
 
 

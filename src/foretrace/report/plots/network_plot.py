@@ -46,8 +46,8 @@ def curves_of(answers: Sequence[NetworkAnswer]) -> list[Curve]:
         if answer.busbw_bytes_per_s is not None:
             by_ranks.setdefault(0 if over == "ranks" else answer.ranks, []).append(answer)
     curves = []
-    for ranks, own in by_ranks.items():
-        rising = sorted(own, key=lambda answer: _x(answer, over))
+    for ranks, answers_of_ranks in by_ranks.items():
+        rising = sorted(answers_of_ranks, key=lambda answer: _x(answer, over))
         dots = tuple(
             Dot(
                 _x(answer, over),

@@ -100,9 +100,9 @@ def _draw_legend(canvas: Canvas, area: PlotArea, points: Sequence[Point]) -> Non
     """Names the groups with their mean absolute errors, and says what lines mean."""
     entries = []
     for number, name in enumerate(groups_of(points)):
-        own = [point for point in points if point.group == name]
-        mape = 100 * sum(abs(_error(point)) for point in own) / len(own)
-        entries.append((f"{name} ({len(own)}): {mape:.1f} %", COLOURS[number % len(COLOURS)]))
+        of_group = [point for point in points if point.group == name]
+        mape = 100 * sum(abs(_error(point)) for point in of_group) / len(of_group)
+        entries.append((f"{name} ({len(of_group)}): {mape:.1f} %", COLOURS[number % len(COLOURS)]))
     with canvas.group(font_size=12):
         y = canvas.legend(area.right + 18, area.top + 14, entries) + 12
         for text in ("bars: predicted band (90 %)", f"dashed: {100 * NEAR:.0f} % off"):

@@ -35,18 +35,18 @@ _Parts = list[TextTable | str]
 def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | None = None) -> None:
     """Prints the answer to one question."""
     screen = Screen.of(stream or sys.stdout)
-    made = _sequences(trace, op) if view == "sequences" else _lines(VIEWS[view](trace))
-    lines = [*([[]] if view == "sequences" else []), *made, *_counted_lines(trace, view)]
+    answered = _sequences(trace, op) if view == "sequences" else _lines(VIEWS[view](trace))
+    lines = [*([[]] if view == "sequences" else []), *answered, *_counted_lines(trace, view)]
     notes = diagnostic_lines(trace.diagnostics, MAX_NOTES)
     show(screen, [*lines, [], *notes] if notes else lines)
 
 
 def _counted_lines(trace: ProfilerTrace, view: str) -> list[list[Span]]:
-    text = counted_text(trace, view)
+    text = summed_steps_text(trace, view)
     return [[(f"  {text}", "bright_black")]] if text else []
 
 
-def counted_text(trace: ProfilerTrace, view: str) -> str:
+def summed_steps_text(trace: ProfilerTrace, view: str) -> str:
     """Returns how many steps the times of a view are summed over; nothing where it shows steps by themselves."""
     most = max(len(rank.counted) for rank in trace.ranks)
     steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"
@@ -69,7 +69,7 @@ def _lines(parts: _Parts) -> list[list[Span]]:
 def print_diff(difference: TraceDiff, stream: TextIO | None = None) -> None:
     """Prints what changed between two profiler traces."""
     notes = diagnostic_lines(difference.diagnostics, MAX_NOTES)
-    step, steps = step_change(difference)
+    step, steps = both_steps_text(difference)
     head: list[list[Span]] = [[], [("  Step   ", ""), (step, "bold"), (f"  {steps}", "")]]
     show(Screen.of(stream or sys.stdout), [*head, *_lines(diff_parts(difference)), *([[], *notes] if notes else [])])
 
@@ -352,7 +352,7 @@ def _steps(trace: ProfilerTrace) -> _Parts:
     return [TextTable(heads, rows, note, max_rows=40)]
 
 
-def step_change(difference: TraceDiff) -> tuple[str, str]:
+def both_steps_text(difference: TraceDiff) -> tuple[str, str]:
     """Returns the step before and after, and how many recorded steps that is."""
     steps = f"{difference.before_steps} of the first, {difference.after_steps} of the second"
     change = f"{format_time(difference.before_step_s)} → {format_time(difference.after_step_s)}"

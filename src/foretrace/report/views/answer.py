@@ -38,17 +38,17 @@ from foretrace.report.answer_words import (
     ROUNDING,
     answer_band_text,
     band_text,
-    change_text,
-    effect_text,
     factor_band_text,
     gain_text,
     helpful_remedies,
     job_text,
-    peak_text,
     place_text,
+    remedy_effect_text,
     remedy_gain_s,
     sharing_text,
     signed_percent,
+    step_difference,
+    utilised_peak_text,
     value_text,
 )
 from foretrace.report.design import SHORTER, part_colour
@@ -71,7 +71,6 @@ from foretrace.report.page.blocks import (
     View,
 )
 from foretrace.report.page.gantt_chart import gantt_chart
-from foretrace.report.page.origin import with_saved_origin
 from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.views import AnswerKind
@@ -86,7 +85,7 @@ from foretrace.report.views.text_table import (
 )
 
 MAX_ROLES: Final = 64
-"""Stages whose breakdown is drawn; --json has the others."""
+"""Stages whose breakdown is drawn; the JSON has the others."""
 MAX_KERNELS: Final = 60
 """Kinds of ops that are drawn under the roofline, those that take most time."""
 
@@ -115,8 +114,7 @@ def answer_view(answer: Answer, *, quick: bool = False) -> View:
         ]
     sections += notes_section(answer.diagnostics)
     kind = "recorded step" if answer.timeline.recorded else "prediction" if answer.model else "simulation"
-    view = View(job_text(answer) or "a step", kind, sections, place_text(answer))
-    return view if answer.origin is None else with_saved_origin(view, answer.origin)
+    return View(job_text(answer) or "a step", kind, sections, place_text(answer), answer.origin)
 
 
 def _step(answer: Answer) -> Section:
@@ -125,10 +123,10 @@ def _step(answer: Answer) -> Section:
     period = "" if answer.repeats else "makespan of one step"
     remark = " · ".join(word for word in (band, period) if word)
     figures = [KeyFigure("Step", format_time(answer.step_time_s), remark)]
-    changed = change_text(answer)
-    if changed is not None:
-        words, by, of = changed
-        figures.append(KeyFigure("Change", by, f"{of}: {words}", change_tone(by)))
+    change = step_difference(answer)
+    if change is not None:
+        tone = change_tone(change.after_s, change.before_s)
+        figures.append(KeyFigure("Change", change.by, f"{change.remark}: {change.changes}", tone))
     if answer.step_time_unprofiled_s not in (None, answer.step_time_s):
         assert answer.step_time_unprofiled_s is not None
         limits = answer.step_time_unprofiled_band_s
@@ -140,7 +138,7 @@ def _step(answer: Answer) -> Section:
         figures.append(KeyFigure("Tokens per second and GPU", format_number(rate), total))
     model, step_s = answer.model, answer.step_time_s
     if model is not None:
-        remark = f"{peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
+        remark = f"{utilised_peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
         figures.append(KeyFigure("MFU", format_percent(model.mfu(step_s)), remark, share=model.mfu(step_s)))
     figures += memory_figure(answer)
     return Section("step", "The answer", (KeyFigures(figures),))
@@ -183,7 +181,7 @@ def _gains(answer: Answer) -> Iterator[Section]:
                 remedy_gain_s(remedy),
                 f"{MINUS}{format_time(remedy_gain_s(remedy))}",
                 SHORTER,
-                effect_text(remedy),
+                remedy_effect_text(remedy),
                 options=remedy.option,
             )
             for remedy in helpful
@@ -243,7 +241,7 @@ def _stages(answer: Answer) -> Iterator[Section]:
     if roles > 1:
         blocks.append(_role_stacks(answer))
     if roles > MAX_ROLES:
-        blocks.append(Text(f"{roles - MAX_ROLES} more roles are in --json.", "muted"))
+        blocks.append(Text(f"{roles - MAX_ROLES} more roles are in the JSON.", "muted"))
     if roles < len(classes):
         blocks.append(_classes_table(answer, classes, is_folded=roles > 1))
     lanes: list[Row] = [
@@ -266,8 +264,8 @@ def _role_stacks(answer: Answer) -> StackedBars:
     used = [column for column, name in enumerate(parts.parts) if name in parts.mean_s]
     stacks = []
     for number in np.unique(role)[:MAX_ROLES].tolist():
-        mine = role == number
-        seconds = (weight[mine, None] * parts.per_class_s[mine]).sum(axis=0) / weight[mine].sum()
+        in_role = role == number
+        seconds = (weight[in_role, None] * parts.per_class_s[in_role]).sum(axis=0) / weight[in_role].sum()
         computes = sum(seconds[column] for column in used if parts.parts[column] in COMPUTE_PARTS)
         share = format_percent(float(computes) / answer.step_time_s)
         lengths = [float(seconds[column]) for column in used]
@@ -333,9 +331,8 @@ def _path_by_role(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
 def _path_table(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
     """Returns the stretches of the path in order of time, the longest of them where there are too many."""
     program, total = answer.timeline.graph.program, answer.critical_path.length_s or 1.0
-    longest = sorted(stretches, key=lambda stretch: -stretch.seconds)[:MAX_ROWS]
-    limit_s = longest[-1].seconds if len(longest) < len(stretches) else 0.0
-    shown = [stretch for stretch in stretches if stretch.seconds >= limit_s][:MAX_ROWS]
+    longest = sorted(range(len(stretches)), key=lambda number: -stretches[number].seconds)[:MAX_ROWS]
+    shown = [stretches[number] for number in sorted(longest)]
     rows: list[Row] = [
         [
             _time_cell(stretch.start_s),
@@ -361,8 +358,8 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     """Yields the kernels under the roofline of the GPU, where their sizes are known."""
     if answer.cluster is None:
         return
-    every, gpu = roofline(answer.timeline), answer.cluster.gpu
-    points = every[:MAX_KERNELS]
+    kinds, gpu = roofline(answer.timeline), answer.cluster.gpu
+    points = kinds[:MAX_KERNELS]
     if not points:
         return
     rows: list[Row] = [
@@ -382,9 +379,9 @@ def _roofline(answer: Answer) -> Iterator[Section]:
     alt = f"{len(points)} kinds of ops by FLOPs per byte and rate, under the roofline of {gpu.title}"
     remark = f"ops of {gpu.title}; a larger dot takes more of the step; frequency and launches are part of the gap"
     caption = ""
-    if len(every) > len(points):
-        share = format_percent(sum(point.seconds for point in points) / sum(point.seconds for point in every))
-        caption = f"{len(points)} of {format_count(len(every))} kinds of ops, with {share} of the time of all of them"
+    if len(kinds) > len(points):
+        share = format_percent(sum(point.seconds for point in points) / sum(point.seconds for point in kinds))
+        caption = f"{len(points)} of {format_count(len(kinds))} kinds of ops, with {share} of the time of all of them"
         remark += f"; {caption}"
     blocks = (Picture(svg, alt), Table(head, rows, caption, right=(1, 2, 3, 4, 5), summary="the numbers"))
     yield Section("roofline", "Kernels under the roofline", blocks, remark)

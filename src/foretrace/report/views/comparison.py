@@ -63,7 +63,7 @@ def _step(comparison: Comparison) -> Section:
     pair = comparison.step
     times = comparison.in_columns(format_time(pair.subject_s), format_time(pair.base_s))
     difference = signed_difference(comparison, pair)
-    tone: Tone = "" if comparison.with_measured else change_tone(difference)
+    tone: Tone = "" if comparison.with_measured else change_tone(pair.subject_s, pair.base_s)
     what = "Error" if comparison.with_measured else "Difference"
     figures = [KeyFigure(what, relative_text(pair), difference, tone)]
     figures += [
@@ -90,8 +90,7 @@ def _step(comparison: Comparison) -> Section:
 
 
 def _waterfall(comparison: Comparison) -> Section:
-    labels = {id(side.answer): side.label for side in comparison.sides}
-    subject, base = labels[id(comparison.subject)], labels[id(comparison.base)]
+    subject, base = comparison.subject_label, comparison.base_label
     rounding = _ROUNDING * max(comparison.step.subject_s, comparison.step.base_s)
     steps = [
         (row.name, row.seconds.difference_s) for row in comparison.breakdown if abs(row.seconds.difference_s) > rounding

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from foretrace.basics.units import format_percent, format_time
-from foretrace.readings.answer.answer import Answer
 from foretrace.readings.explain import Explanation
 from foretrace.report.explain import (
     calls_table,
     explanation_json,
     fact_texts,
-    job_text,
     kind_text,
     longest_waits,
     ranks_by_lateness,
     ranks_table,
     remedies_table,
     replay_text,
+    run_size_text,
     stages_table,
 )
 from foretrace.report.page.blocks import Block, FactList, KeyFigure, KeyFigures, Section, Text, View
@@ -30,28 +29,22 @@ from foretrace.report.views.text_table import notes_section, numbered, page_tabl
 def explanation_view(explanation: Explanation) -> View:
     """Makes the view of an explanation: the step and what made it long first, then the figures behind it."""
     answer = explanation.answer
-    parts = answer_sections(
-        answer, "breakdown", "pipeline", "stages", "path", "prices", "memory", "roofline", "links", "inputs"
-    )
+    step = answer_view(answer)
+    figures = ("stages", "path", "prices", "memory", "roofline", "links", "inputs")
     sections = [
         _step(explanation),
         *_advice(explanation),
-        *parts[:1],
+        *step.chosen("breakdown"),
         *_remedies(explanation),
-        *parts[1:2],
+        *step.chosen("pipeline"),
         *_communication(explanation),
         *_stages(explanation),
         *_ranks(explanation),
         *_facts(explanation),
-        *parts[2:],
+        *step.chosen(*figures),
         *notes_section((*explanation.notes, *answer.diagnostics)),
     ]
-    return View(answer.title or "a run", "explanation", sections, job_text(explanation))
-
-
-def answer_sections(answer: Answer, *keys: str) -> list[Section]:
-    """Returns some sections of the view of an answer, in the order of that view."""
-    return [section for section in answer_view(answer).sections if section.key in keys]
+    return View(answer.title or "a run", "explanation", sections, run_size_text(explanation), answer.origin)
 
 
 def _step(explanation: Explanation) -> Section:

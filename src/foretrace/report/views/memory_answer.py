@@ -11,9 +11,9 @@ from foretrace.report.memory import (
     MeasuredMemory,
     about_memory,
     gpus_text,
+    memory_fields_text,
     needs_text,
-    peak_text,
-    plan_text,
+    peak_place_text,
     relief_table,
     room_text,
     stages_table,
@@ -40,18 +40,20 @@ def memory_view(answer: Answer, relief: Sequence[Relief] | None = (), measured: 
     if memory is not None:
         sections += _tables(memory)
     sections += notes_section(about_memory(answer, measured))
-    return View(answer.title or "a job", "memory", sections, gpus_text(answer))
+    return View(answer.title or "a job", "memory", sections, gpus_text(answer), answer.origin)
 
 
 def _step(answer: Answer, memory: MemoryFit | None) -> Section:
     if memory is None or memory.worst is None:
         return Section("step", "The answer", (Text("Nothing is known of this job's memory."),))
     worst = memory.worst
-    peak = KeyFigure("Peak", format_bytes(worst.peak_bytes), f"allocated on {worst.role}{peak_text(answer, worst)}")
+    peak = KeyFigure(
+        "Peak", format_bytes(worst.peak_bytes), f"allocated on {worst.role}{peak_place_text(answer, worst)}"
+    )
     blocks: list[Block] = [
         KeyFigures([*memory_figure(answer), peak]),
         Text(f"{sentence(memory.verdict + room_text(memory))} It needs {needs_text(memory)}."),
-        Text(plan_text(answer), "muted"),
+        Text(memory_fields_text(answer), "muted"),
     ]
     return Section("step", "The answer", blocks)
 

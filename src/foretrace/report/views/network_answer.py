@@ -7,9 +7,9 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_bandwidth, format_count, format_difference, format_percent, format_time
+from foretrace.report.answer_words import band_text, with_band
 from foretrace.report.network import (
     CollectiveRecord,
-    band_text,
     bound_text,
     candidates_table,
     limit_text,
@@ -17,7 +17,6 @@ from foretrace.report.network import (
     network_json,
     points_table,
     source_list,
-    source_text,
     table_json,
     table_notes,
     table_titles,
@@ -44,11 +43,11 @@ def network_view(answer: NetworkAnswer) -> View:
 
 
 def _step(answer: NetworkAnswer) -> Section:
-    figures = [KeyFigure("Time", format_time(answer.time_s), band_text(answer.time_s, *answer.band_s).strip())]
+    figures = [KeyFigure("Time", format_time(answer.time_s), band_text(answer.time_s, *answer.band_s))]
     if answer.unchanged_time_s is not None:
         by = format_difference(answer.time_s, answer.unchanged_time_s)
         remark = f"on {format_time(answer.unchanged_time_s)} without"
-        figures.append(KeyFigure("Change", by, remark, change_tone(by)))
+        figures.append(KeyFigure("Change", by, remark, change_tone(answer.time_s, answer.unchanged_time_s)))
     facts = []
     if answer.busbw_bytes_per_s is not None and answer.algbw_bytes_per_s is not None:
         rates = f"{format_bandwidth(answer.algbw_bytes_per_s)} algorithm"
@@ -60,7 +59,7 @@ def _step(answer: NetworkAnswer) -> Section:
         facts.append(("bound", f"{format_time(answer.bound_s)}{bound_text(answer)}"))
     if answer.ranks > 1:
         facts += [("runs as", way_text(answer)), ("limit", limit_text(answer))]
-    facts.append(("price", source_text(answer)))
+    facts.append(("price", with_band(answer.source, *answer.source_band)))
     return Section("step", "The answer", (KeyFigures(figures), FactList(facts)))
 
 

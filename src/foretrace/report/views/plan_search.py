@@ -48,7 +48,7 @@ from foretrace.report.plan import (
     spare_text,
     training_s_of,
 )
-from foretrace.report.plan_words import common_words, plan_text, plan_words, varying_fields
+from foretrace.report.plan_words import common_words, plan_notes, plan_text, plan_words, varying_fields
 from foretrace.report.plots.plan_front import plan_front_svg
 from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import notes_section
@@ -131,7 +131,7 @@ def _table(search: PlanSearch, plans: Sequence[RankedPlan], summary: str = "") -
         )
     goals, price = _goal_heads(search), request_of(search).price_per_gpu_hour
     head = ("plan", "step", "tokens/s per GPU", "memory", "spare", "fastest in draws", *goals, "evidence", "")
-    notes = [f"all of them: {' · '.join(common)}"] if common else []
+    notes = plan_notes(plans, common)
     notes += [] if price is None else [f"cost at {price:g} a GPU-hour"]
     return Table(head, rows, "; ".join(notes), right=range(1, 6 + len(goals)), shown=15, summary=summary)
 

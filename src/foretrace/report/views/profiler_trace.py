@@ -18,10 +18,10 @@ from foretrace.report.profiler_trace.plot import has_drawing, profiler_trace_svg
 from foretrace.report.profiler_trace.screens import (
     MAX_KERNELS_OF_SEQUENCE,
     VIEWS,
-    counted_text,
+    both_steps_text,
     diff_parts,
     sequences_of,
-    step_change,
+    summed_steps_text,
 )
 from foretrace.report.profiler_trace.summary import (
     NOTHING_STANDS_OUT,
@@ -34,7 +34,7 @@ from foretrace.report.profiler_trace.summary import (
 from foretrace.report.profiler_trace.views_json import diff_json, profiler_trace_json
 from foretrace.report.table import TextTable
 from foretrace.report.views import AnswerKind
-from foretrace.report.views.explanation import answer_sections
+from foretrace.report.views.answer import answer_view
 from foretrace.report.views.text_table import change_tone, notes_section, numbered, page_table, part_blocks, sentence
 
 MAX_CHANGES: Final = 12
@@ -86,15 +86,15 @@ def profiler_trace_view(trace: ProfilerTrace, question: str | None = None, op: s
         sections = [_step(trace, summary), answered, *notes_section(notes)]
         return View(title, "profiler trace", sections, run_text(summary))
     readable = summary.bound is not None
-    recorded = answer_sections(trace.explanation.answer, "breakdown", "pipeline") if readable else []
+    recorded = answer_view(trace.explanation.answer) if readable else None
     asked = [name for name in _TITLES if readable or name not in _OF_THE_TIMELINE]
     sections = [
         _step(trace, summary),
         *_advice(summary),
-        *recorded[:1],
+        *(recorded.chosen("breakdown") if recorded else ()),
         _work(summary),
         *_drawing(trace),
-        *recorded[1:],
+        *(recorded.chosen("pipeline") if recorded else ()),
         *(_kernels(trace, summary) if name == "kernels" else _section(trace, name) for name in asked),
         *notes_section(notes),
     ]
@@ -163,7 +163,7 @@ def _section(trace: ProfilerTrace, name: str) -> Section:
 def _question(trace: ProfilerTrace, name: str, pictures: Sequence[Block] = (), op: str = "") -> Section:
     parts = _sequence_parts(trace, op) if name == "sequences" else VIEWS[name](trace)
     key = "device" if name == "breakdown" else name  # the page has the breakdown of the step too
-    return Section(key, _TITLES[name], [*pictures, *part_blocks(parts, shown=8)], counted_text(trace, name))
+    return Section(key, _TITLES[name], [*pictures, *part_blocks(parts, shown=8)], summed_steps_text(trace, name))
 
 
 def _joined(kernels: Sequence[str]) -> str:
@@ -190,9 +190,12 @@ def _sequence_parts(trace: ProfilerTrace, op: str) -> list[TextTable | str]:
 
 def trace_diff_view(difference: TraceDiff) -> View:
     """Makes the view of what changed between two traces."""
-    step, steps = step_change(difference)
+    step, steps = both_steps_text(difference)
     by = format_difference(difference.after_step_s, difference.before_step_s)
-    figures = [KeyFigure("Step", step, steps), KeyFigure("Change", by, tone=change_tone(by))]
+    figures = [
+        KeyFigure("Step", step, steps),
+        KeyFigure("Change", by, tone=change_tone(difference.after_step_s, difference.before_step_s)),
+    ]
     changes = sorted(difference.of("device"), key=lambda change: -abs(change.change_s))[:MAX_CHANGES]
     bars = [
         Bar(

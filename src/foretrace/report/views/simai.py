@@ -9,7 +9,14 @@ from typing import Final
 from foretrace.compat.simai.compare import SimaiComparison
 from foretrace.readings.answer.answer import Answer
 from foretrace.report.page.blocks import Block, Cell, KeyFigure, KeyFigures, Row, Section, Table, Text, View
-from foretrace.report.simai import EXPOSED_WORDS, comparison_json, effect_text, failure_text, figure_rows, refusal_notes
+from foretrace.report.simai import (
+    EXPOSED_WORDS,
+    comparison_json,
+    defect_effect_text,
+    failure_text,
+    figure_rows,
+    refusal_notes,
+)
 from foretrace.report.views import AnswerKind
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.text_table import notes_section, size_of
@@ -19,8 +26,13 @@ def simai_view(comparison: SimaiComparison) -> View:
     """Makes the view of a comparison with SimAI: our answer, with SimAI's figures after the step."""
     if isinstance(comparison.own, Answer):
         view = answer_view(comparison.own)
-        step, breakdown, *others = view.sections
-        sections = [step, _figures(comparison), breakdown, *_defects(comparison), *others]
+        sections = [
+            *view.chosen("step"),
+            _figures(comparison),
+            *view.chosen("breakdown"),
+            *_defects(comparison),
+            *(section for section in view.sections if section.key not in ("step", "breakdown")),
+        ]
         return replace(view, kind="comparison with SimAI", sections=sections)
     total = next(printed for word, printed, _ in figure_rows(comparison) if word == "total")
     step = Section("step", "The answer", (KeyFigures([KeyFigure("SimAI's total", f"{total} µs")]),))
@@ -44,7 +56,7 @@ def _figures(comparison: SimaiComparison) -> Section:
 
 def _defects(comparison: SimaiComparison) -> Iterator[Section]:
     rows: list[Row] = [
-        [defect.id, Cell(effect_text(defect), defect.effect_us), defect.title, defect.touches]
+        [defect.id, Cell(defect_effect_text(defect), defect.effect_us), defect.title, defect.touches]
         for defect in comparison.defects
     ]
     if rows:

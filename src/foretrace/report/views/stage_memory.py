@@ -11,7 +11,7 @@ from foretrace.basics.units import format_bytes, format_percent, format_time
 from foretrace.program.columns import label
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
-from foretrace.report.memory import outside_table, peak_text
+from foretrace.report.memory import outside_table, peak_place_text
 from foretrace.report.page.blocks import (
     Block,
     Cell,
@@ -104,7 +104,7 @@ def _moments(answer: Answer, memory: MemoryFit) -> Table:
             [
                 stage.role,
                 *(_moment(int(total[place]), float(time_s[place])) for place in (peak, least)),
-                peak_text(answer, stage).removeprefix(", "),
+                peak_place_text(answer, stage).removeprefix(", "),
             ]
         )
     caption = left_out_text(len(memory.stages) - len(rows))

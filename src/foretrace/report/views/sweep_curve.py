@@ -27,12 +27,12 @@ from foretrace.report.sweep import (
     SweepRecord,
     efficiency_text,
     interrupted_text,
-    job_text,
     part_columns,
     reason_text,
     sweep_columns,
     sweep_json,
     sweep_svg,
+    swept_job_text,
 )
 from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import MAX_ROWS, left_out_text, notes_section, size_of
@@ -52,7 +52,7 @@ def sweep_view(sweep: Sweep) -> View:
         *notes_section(notes),
     ]
     names = " and ".join(sweep.names)
-    return View(f"{sweep.title or 'A job'} over {names}", "sweep", sections, job_text(sweep))
+    return View(f"{sweep.title or 'A job'} over {names}", "sweep", sections, swept_job_text(sweep))
 
 
 def _step(sweep: Sweep) -> Section:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import MINUS, format_count
+from foretrace.basics.units import MINUS, difference_s, format_count
 from foretrace.report.answer_words import sorted_diagnostics
 from foretrace.report.page.blocks import Block, Cell, Fold, Notes, Row, Section, Table, Text, Tone
 from foretrace.report.table import TextTable
 
 MAX_ROWS: Final = 400
-"""Rows of a table on a page; --json has more."""
+"""Rows of a table on a page; the JSON has more."""
 MAX_NOTES: Final = 12
 """Notes that a page shows before the others are folded away."""
 
@@ -62,8 +62,8 @@ def page_table(table: TextTable, *, shown: int = 12, summary: str = "") -> Table
 
 
 def left_out_text(count: int) -> str:
-    """Returns how many rows of a table only --json has; empty where it has no more."""
-    return f"{format_count(count)} more in --json" if count > 0 else ""
+    """Returns how many rows of a table only the JSON has; empty where it has no more."""
+    return f"{format_count(count)} more in the JSON" if count > 0 else ""
 
 
 def _cell(text: str, is_number: bool, is_name: bool) -> str | Cell:
@@ -75,14 +75,14 @@ def _cell(text: str, is_number: bool, is_name: bool) -> str | Cell:
 
 def without_empty(table: Table) -> Table:
     """Returns a table without the columns that are empty in all rows."""
-    kept = [
+    filled = [
         column
         for column in range(len(table.head))
         if column == 0 or any((cell.text if isinstance(cell, Cell) else cell) for cell in _column(table, column))
     ]
-    rows: list[Row] = [[row[column] for column in kept] for row in table.rows]
-    right = [place for place, column in enumerate(kept) if column in table.right]
-    return replace(table, head=[table.head[column].strip() for column in kept], rows=rows, right=right)
+    rows: list[Row] = [[row[column] for column in filled] for row in table.rows]
+    right = [place for place, column in enumerate(filled) if column in table.right]
+    return replace(table, head=[table.head[column].strip() for column in filled], rows=rows, right=right)
 
 
 def _column(table: Table, column: int) -> list[str | Cell]:
@@ -122,9 +122,10 @@ def part_blocks(parts: Sequence[TextTable | str], shown: int = 12) -> list[Block
     ]
 
 
-def change_tone(change: str) -> Tone:
-    """Returns the tone of a difference of times: shorter is good, longer is bad."""
-    return "good" if change.startswith(MINUS) else "bad" if change.startswith("+") else ""
+def change_tone(after_s: float, before_s: float) -> Tone:
+    """Returns the tone of a change of a time: shorter is good, longer is bad, rounding is neither."""
+    change_s = difference_s(after_s, before_s)
+    return "good" if change_s < 0 else "bad" if change_s > 0 else ""
 
 
 def numbered(texts: Sequence[str]) -> list[Block]:

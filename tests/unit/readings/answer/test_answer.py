@@ -28,15 +28,15 @@ FREE = ("breakdown_s", "parts_s", "by_category_bytes", "what_if", "stragglers", 
 
 def keys(value: Any, place: str = "") -> set[str]:
     """Returns the places of all keys; elements of a list have the same places."""
-    found: set[str] = set()
+    places: set[str] = set()
     if isinstance(value, dict):
         for name, inner in value.items():
             here = f"{place}.{name}" if place else name
-            found.add(here)
-            found |= set() if name in FREE else keys(inner, here)
+            places.add(here)
+            places |= set() if name in FREE else keys(inner, here)
     elif isinstance(value, list):
-        found = found.union(*(keys(inner, f"{place}[]") for inner in value))
-    return found
+        places = places.union(*(keys(inner, f"{place}[]") for inner in value))
+    return places
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,14 @@ def case(request: pytest.FixtureRequest) -> tuple[str, Answer]:
 
 def test_no_key_of_version_0_6_is_missing(case: tuple[str, Answer]) -> None:
     name, answer = case
-    found = answer.to_dict()
-    assert found["schema"] == RECORDED[name]["schema"]
-    assert set(RECORDED[name]["keys"]) <= keys(found)
+    values = answer.to_dict()
+    assert values["schema"] == RECORDED[name]["schema"]
+    assert set(RECORDED[name]["keys"]) <= keys(values)
 
 
 def test_json_can_hold_it(case: tuple[str, Answer]) -> None:
-    found = case[1].to_dict()
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    values = case[1].to_dict()
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
 
 
 def test_it_opens_again_as_it_was_saved(case: tuple[str, Answer], tmp_path: Path) -> None:
@@ -143,13 +143,27 @@ def test_a_given_placement_is_saved(placed: Answer, prediction: Answer, tmp_path
     assert opened.placement.names == ("a", "b", "c", "d")
 
 
-@pytest.mark.parametrize(("host", "slot"), [([0], [0]), ([0] * 32, range(32)), ([1 << 30] * 32, [0] * 32)])
+@pytest.mark.parametrize(
+    ("host", "slot", "code"),
+    [
+        ([0], [0], "damaged-file"),
+        ([0] * 32, range(32), "bad-placement"),
+        ([1 << 30] * 32, [0] * 32, "too-large"),
+        ([*range(31), 900], [0] * 32, "cluster-too-small"),
+        ([*range(31), 0], [0] * 32, "bad-placement"),
+    ],
+)
 def test_a_saved_placement_that_does_not_fit_is_refused(
-    host: list[int], slot: Sequence[int], placed: Answer, tmp_path: Path
+    host: list[int], slot: Sequence[int], code: str, placed: Answer, tmp_path: Path
 ) -> None:
-    replace(placed, placement=Placement(host, list(slot))).save(tmp_path / "x.answer")  # type: ignore[arg-type]
-    with pytest.raises(ForetraceError):
+    assert placed.cluster is not None
+    cluster = replace(placed.cluster, nodes=64)
+    placement = Placement(host, list(slot))  # type: ignore[arg-type]
+    replace(placed, cluster=cluster, placement=placement).save(tmp_path / "x.answer")
+    with pytest.raises(ForetraceError) as caught:
         foretrace.open(tmp_path / "x.answer")
+    assert caught.value.code == code
+    assert "x.answer" in str(caught.value.where)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.1), (1.1, 1.2), (0.9, 0.99), (float("nan"), 1.1)])

@@ -178,8 +178,8 @@ def test_a_rank_that_was_not_traced_is_an_error() -> None:
 @pytest.mark.parametrize("name", ["streams.sync", "gpt_4x4096_mbs4_s1024.shapes"])
 def test_the_step_is_that_of_a_replay_and_its_parts_sum_to_it(name: str) -> None:
     path = ROOT / f"benchmarks/truth/profiles/{name}.json.gz"
-    found = ProfilerTrace.load(path).summary()
-    assert found.step_s == pytest.approx(read_step(read_trace(path)).recorded_s)
-    assert sum(found.states_s.values()) == pytest.approx(found.step_s)
-    busy_s = found.step_s - found.states_s["idle"]
-    assert busy_s == pytest.approx(sum(one.total_s for one in found.kinds), rel=0.01)
+    summary = ProfilerTrace.load(path).summary()
+    assert summary.step_s == pytest.approx(read_step(read_trace(path)).recorded_s)
+    assert sum(summary.states_s.values()) == pytest.approx(summary.step_s)
+    busy_s = summary.step_s - summary.states_s["idle"]
+    assert busy_s == pytest.approx(sum(one.total_s for one in summary.kinds), rel=0.01)

@@ -46,9 +46,9 @@ def test_the_same_numbers_as_hta(name: str) -> None:
     compared = 0
     for method, values in RECORDED[name].items():
         known, _ = DIFFERS.get((name, method), (None, ""))
-        found = methods[method].ours(trace)
+        answer = methods[method].ours(trace)
         for key, value in values.items():
             if known is None or known not in key:
-                assert found[key] == pytest.approx(value, rel=0.01, abs=2e-3), (method, key)
+                assert answer[key] == pytest.approx(value, rel=0.01, abs=2e-3), (method, key)
                 compared += 1
     assert compared >= 10

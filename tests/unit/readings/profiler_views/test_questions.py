@@ -166,24 +166,24 @@ def test_a_step_takes_as_long_as_its_device() -> None:
 
 
 def test_what_changed() -> None:
-    found = two_steps().diff(two_steps(gemm_us=30.0, extra=True))
-    changes = {one.name: one for one in found.of("device")}
+    difference = two_steps().diff(two_steps(gemm_us=30.0, extra=True))
+    changes = {one.name: one for one in difference.of("device")}
     assert changes["gemm"].change_s == pytest.approx(20 * US)
     assert changes["gemm"].what == "same"
     assert (changes["extra"].what, changes["extra"].after_count) == ("added", 1.0)
-    launches = next(one for one in found.of("host") if one.name == "cudaLaunchKernel")
+    launches = next(one for one in difference.of("host") if one.name == "cudaLaunchKernel")
     assert (launches.before_count, launches.after_count, launches.what) == (1.0, 2.0, "more")
     back = two_steps(extra=True).diff(two_steps(), step="ProfilerStep#1")
     assert next(one for one in back.of("device") if one.name == "extra").what == "removed"
 
 
 def test_the_summary_says_what_the_step_depends_on() -> None:
-    found = two_steps().summary()
-    assert found.bound == "host"
-    assert sum(found.states_s.values()) == pytest.approx(found.step_s)
-    assert found.states_s["idle"] == pytest.approx(90 * US)  # of 100
-    assert found.idle.host_wait_s == pytest.approx(90 * US)
-    assert found.advice[0].at_most_s == pytest.approx(90 * US)
+    summary = two_steps().summary()
+    assert summary.bound == "host"
+    assert sum(summary.states_s.values()) == pytest.approx(summary.step_s)
+    assert summary.states_s["idle"] == pytest.approx(90 * US)  # of 100
+    assert summary.idle.host_wait_s == pytest.approx(90 * US)
+    assert summary.advice[0].at_most_s == pytest.approx(90 * US)
     hta = ProfilerTrace([one.trace for one in two_steps().ranks], hta_steps=True).summary()
     assert hta.states_s["idle"] == pytest.approx(45 * US)  # 90 between two pieces of work, of two steps
     busy = ProfilerTrace([small_trace(launch(1, 0, 1), kernel("gemm", 1, 100, correlation=1))]).summary()

@@ -49,6 +49,12 @@ def test_several_answers_have_addresses_of_their_own() -> None:
     assert {"#a1-answer", "#a2-answer"} <= set(links)
 
 
+def test_the_contents_have_every_section() -> None:
+    page = check_page(report_html([view()]))
+    links = {link["href"] for link in page.named("a")}
+    assert {f"#{section['id']}" for section in page.named("section")} <= links
+
+
 def test_the_script_of_a_report_is_one_module_without_imports() -> None:
     assert not re.search(r"^(import|export)\b", report_script(), re.MULTILINE)
     assert "</script" not in report_script()

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.origin import Origin, OriginFile
 from foretrace.report.page.blocks import (
     Bar,
     Bars,
@@ -67,7 +68,8 @@ def test_no_text_becomes_an_element_or_an_attribute(block: Block) -> None:
 
 def test_a_view_is_well_formed_and_its_addresses_are_its_own() -> None:
     sections = [Section(f"part-{number}", HOSTILE, [block], HOSTILE) for number, block in enumerate(HOSTILE_BLOCKS)]
-    view = View(HOSTILE, HOSTILE, sections, HOSTILE, [(HOSTILE, HOSTILE)], HOSTILE)
+    origin = Origin((HOSTILE,), (HOSTILE,), (OriginFile(HOSTILE),))
+    view = View(HOSTILE, HOSTILE, sections, HOSTILE, origin, [(HOSTILE, HOSTILE)], HOSTILE)
     page = read_page(render_view(view, "a1-") + render_view(view, "a2-"))
     assert page.problems == []
     assert len(page.ids) == len(set(page.ids)) > 2 * len(sections)

@@ -99,10 +99,10 @@ def test_rows_that_carry_nothing_are_left_out() -> None:
     value = np.zeros(fabric.links)
     out, back = panels_of(fabric)[2:]
     value[out.link[1, 0]], value[back.link[3, 1]] = 1.0, 2.0
-    kept, idle = carrying([out, back], value)
+    panels, idle = carrying([out, back], value)
     assert idle == 2
-    assert [panel.rows for panel in kept] == [("node 1", "node 3")] * 2
-    assert kept[1].of(value).tolist() == [[0.0, 0.0], [0.0, 2.0]]
+    assert [panel.rows for panel in panels] == [("node 1", "node 3")] * 2
+    assert panels[1].of(value).tolist() == [[0.0, 0.0], [0.0, 2.0]]
 
 
 def test_shares_and_the_hottest() -> None:

@@ -46,14 +46,11 @@ def test_the_smallest_of_many_parts_share_a_bar_and_lose_nothing() -> None:
     assert words[words.index(OTHERS) + 1].startswith(f"+{1e3 * small:.0f}")  # type: ignore[union-attr]
 
 
-def test_the_axis_of_a_small_difference_says_where_it_begins() -> None:
-    words = [
-        text.text or ""
-        for text in ElementTree.fromstring(waterfall_svg(("A", 9.0), ("B", 9.1), [("x", 0.1)], "")).iter(f"{SVG}text")
-    ]
-    assert any("begins at" in word for word in words)
-    words = [
-        text.text or ""
-        for text in ElementTree.fromstring(waterfall_svg(("A", 1.0), ("B", 9.1), [("x", 8.1)], "")).iter(f"{SVG}text")
-    ]
-    assert not any("begins at" in word for word in words)
+@pytest.mark.parametrize(("start_s", "is_cut"), [(9.0, True), (1.0, False)])
+def test_the_axis_of_a_small_difference_is_cut_and_says_so(start_s: float, is_cut: bool) -> None:
+    svg = waterfall_svg(("A", start_s), ("B", 9.1), [("x", 9.1 - start_s)], "")
+    first, _, last = bars(svg)
+    share = float(first["width"]) / float(last["width"])
+    assert (share != pytest.approx(start_s / 9.1, abs=1e-3)) == is_cut
+    remarks = [text for text in ElementTree.fromstring(svg).iter(f"{SVG}text") if text.get("font-size") == "11"]
+    assert len(remarks) == is_cut

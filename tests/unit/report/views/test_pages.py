@@ -14,7 +14,7 @@ from foretrace.basics.units import format_percent, format_time
 from foretrace.report.answer_words import MIN_GAIN
 from kineto_files import document, kernel, span, write
 from output_jobs import JOBS
-from page_cases import CASES, MISFITS, page_words, write_page_inputs
+from page_cases import CASES, MISFITS, InSection, page_words, write_page_inputs
 from page_elements import PageElements, check_page
 from unit.cli.command_line import call
 
@@ -43,7 +43,10 @@ def test_a_page_has_the_numbers_of_the_json(
     assert code == (4 if case in MISFITS else 0)
     first = Path("first.html").read_text(encoding="utf-8")
     page = checked(first, case)
-    assert headline(answer) in page.text
+    if isinstance(headline, InSection):
+        assert headline.text(answer) in page.sections[headline.key]
+    else:
+        assert headline(answer) in page.figures
     for text in (*breakdown_texts(answer), *remedy_texts(answer), *price_texts(answer)):
         assert text in page.text
     assert len(page.named("section")) >= 2
@@ -93,8 +96,8 @@ def test_every_page_maps_the_links_of_the_placement(place: Path, monkeypatch: py
 def link_map(page: str) -> str:
     """The picture of how busy each link is."""
     html = Path(page).read_text(encoding="utf-8")
-    (found,) = re.findall(r'<svg [^>]*aria-label="how busy each of [^>]*>.*?</svg>', html, re.DOTALL)
-    return found
+    (picture,) = re.findall(r'<svg [^>]*aria-label="how busy each of [^>]*>.*?</svg>', html, re.DOTALL)
+    return picture
 
 
 def test_every_command_with_pages_has_a_case() -> None:

@@ -14,7 +14,7 @@ from foretrace.basics.units import format_count, format_time
 from foretrace.readings.answer.answer import Remedy
 from foretrace.readings.compare import CauseRow, compare
 from foretrace.readings.explain import explain
-from foretrace.report.answer_words import peak_text, utilisation_text
+from foretrace.report.answer_words import utilisation_text, utilised_peak_text
 from foretrace.report.compare import cause_names
 from foretrace.report.page.blocks import (
     Block,
@@ -23,17 +23,21 @@ from foretrace.report.page.blocks import (
     Fold,
     KeyFigure,
     KeyFigures,
+    Picture,
     Section,
     StackedBars,
     Table,
     Text,
     View,
 )
+from foretrace.report.plan import fit_text, no_best_text
+from foretrace.report.plan_words import plan_notes
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.comparison import comparison_view
 from foretrace.report.views.explanation import explanation_view
 from foretrace.report.views.memory_answer import memory_view
 from foretrace.report.views.plan_search import plan_search_view
+from foretrace.report.views.text_table import MAX_ROWS
 from foretrace.search.planner.result import PlanSearch
 from plan_searches import BEST, REQUEST, search
 
@@ -89,9 +93,17 @@ def one_op(seconds: float) -> Answer:
 
 def test_a_difference_from_a_step_of_no_time_is_no_percentage() -> None:
     figure = figures(comparison_view(compare(one_op(1e-3), one_op(0.0))))["Difference"]
-    assert "%" not in figure.value
-    assert figure.value == "a share of nothing"
+    assert figure.value and "%" not in figure.value
     assert figures(comparison_view(compare(one_op(1.0), one_op(1.0))))["Difference"].value == "0.0 %"
+
+
+def test_an_answer_compared_with_itself_has_two_sides() -> None:
+    answer = one_op(1.0)
+    comparison = compare(answer, answer)
+    assert (comparison.subject_label, comparison.base_label) == ("B", "A")
+    (picture,) = blocks_of(comparison_view(comparison), "waterfall", Picture)
+    assert isinstance(picture, Picture)
+    assert "from A, " in picture.alt and "to B, " in picture.alt
 
 
 def test_causes_have_names_by_what_they_share() -> None:
@@ -119,12 +131,26 @@ def test_both_tables_of_the_critical_path_cover_it() -> None:
     assert covered == pytest.approx(length_s) or f"{100 * covered / length_s:.1f} %" in passes.caption
 
 
+def test_a_long_path_shows_its_longest_stretches_also_where_many_tie() -> None:
+    build = ProgramBuilder(Mesh(dp=1), repeats=False)
+    role = build.role("rank 0", [0])
+    seconds = [1e-3] * (MAX_ROWS + 50) + [2e-3] * 50
+    for microbatch, duration_s in enumerate(seconds):
+        role.compute(f"op {microbatch}", duration_s, microbatch=microbatch, phase="forward")
+    passes = table(answer_view(simulate(build.program())), "path", "pass")
+    shown = numbers(passes.rows, list(passes.head).index("time"))
+    assert len(shown) == MAX_ROWS
+    assert sum(shown) == pytest.approx(sum(sorted(seconds)[-MAX_ROWS:]))
+    starts = numbers(passes.rows, 0)
+    assert starts == sorted(starts)
+
+
 def test_utilisation_has_the_words_of_the_terminal() -> None:
     figures_of_model, step_s = prediction().model, prediction().step_time_s
     assert figures_of_model is not None
     remark = figures(answer_view(prediction()))["MFU"].remark
     assert "bf16" in remark and "fp8" in remark
-    words = peak_text(figures_of_model, step_s)
+    words = utilised_peak_text(figures_of_model, step_s)
     assert words in remark and words in utilisation_text(figures_of_model, step_s)
 
 
@@ -193,6 +219,15 @@ def test_parts_of_stacks_have_the_colours_of_the_breakdown() -> None:
     assert len(colours) == len(set(colours)) > 1
 
 
+@pytest.mark.parametrize("seconds", [1.0, 0.0])
+def test_sections_of_an_explanation_have_their_places_with_and_without_a_pipeline(seconds: float) -> None:
+    keys = [section.key for section in explanation_view(explain(one_op(seconds))).sections]
+    assert len(keys) == len(set(keys))
+    assert ("pipeline" in keys) == (seconds > 0)
+    order = [key for key in ("step", "breakdown", "pipeline", "facts", "path", "inputs") if key in keys]
+    assert [key for key in keys if key in order] == order
+
+
 def test_an_explained_prediction_has_its_kernels_under_the_roofline() -> None:
     assert section(explanation_view(explain(prediction())), "roofline").blocks
 
@@ -200,7 +235,9 @@ def test_an_explained_prediction_has_its_kernels_under_the_roofline() -> None:
 class TestPlans:
     def test_a_deadline_that_is_missed_is_not_a_lack_of_memory(self) -> None:
         late = search(best=None, request=REQUEST, diagnostics=(Diagnostic("warning", "deadline-missed", "late"),))
-        assert "meet the deadline" in figures(plan_search_view(late), "best")["Best plan"].remark
+        assert late.misses_deadline
+        remark = figures(plan_search_view(late), "best")["Best plan"].remark
+        assert remark == no_best_text(late) != fit_text(late)
 
     def test_plans_of_a_stopped_search_fit_so_far(self) -> None:
         def plans(result: PlanSearch) -> str:
@@ -208,8 +245,14 @@ class TestPlans:
 
         whole = search(request=REQUEST)
         stopped = replace(whole, search=replace(whole.search, complete=False, stopped_by="time"))
-        assert plans(whole).startswith("fit, ")
-        assert plans(stopped).startswith("fit so far, ")
+        assert fit_text(whole) in plans(whole) and fit_text(stopped) in plans(stopped)
+        assert plans(whole) != plans(stopped)
+
+    def test_a_negative_spare_is_explained_as_on_a_screen(self) -> None:
+        tight = replace(BEST, headroom_bytes=-(1 << 30))
+        (note,) = plan_notes([tight], ())
+        assert note in table(plan_search_view(search(plans=(BEST, tight), request=REQUEST)), "plans", "plan").caption
+        assert note not in table(plan_search_view(search(request=REQUEST)), "plans", "plan").caption
 
     @pytest.mark.parametrize(("price", "column"), [(2.5, "cost of 1M tokens"), (None, "GPU-hours of 1M tokens")])
     def test_costs_are_a_column(self, price: float | None, column: str) -> None:

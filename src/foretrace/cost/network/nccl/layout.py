@@ -49,7 +49,7 @@ class Seats:
     """Ranks in their places on a cluster."""
 
     def __init__(self, cluster: Cluster, placement: Placement, crowding: CrowdingRule | None = None) -> None:
-        _check_placement(cluster, placement)
+        check_placement(cluster, placement)
         places = Places.of(cluster.node, placement)
         self._domain = places.gpu // cluster.node.domain_gpus
         self._island = places.island
@@ -106,7 +106,7 @@ def nics_per_rank(node: Node, placement: Placement) -> Floats:
     return np.asarray(np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus)))
 
 
-def _check_placement(cluster: Cluster, placement: Placement) -> None:
+def check_placement(cluster: Cluster, placement: Placement) -> None:
     """Raises an error where ranks are placed on GPUs or nodes that the cluster does not have, or two on one GPU."""
     node = cluster.node
     if int(placement.slot.max()) >= node.gpus:
