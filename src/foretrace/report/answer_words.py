@@ -20,6 +20,7 @@ from foretrace.basics.units import (
 from foretrace.inputs.inventory import mesh_text
 from foretrace.readings.answer.answer import Answer, Remedy
 from foretrace.readings.critical_path import Bound
+from foretrace.report.plan_words import SEPARATOR, setting_words
 
 if TYPE_CHECKING:
     from foretrace.cost.network.interface import LimitKind
@@ -47,6 +48,7 @@ LIMIT_WORDS: Final[dict[LimitKind, str]] = {
 """Words for the limit of the exposed communication of an axis."""
 KERNEL_LIMITS: Final = {"flops": "tensor cores", "hbm": "memory bandwidth", "fixed": "launches and latency"}
 """Words for the limits of kernels."""
+_PART_WORDS: Final = {"backward_input": "input gradient", "backward_weight": "weight gradient"}
 MIN_SHOWN_PART = 1.005
 """Parts of a band that reach less far are left out; --json has them."""
 ROUNDING = 1e-9
@@ -116,6 +118,11 @@ def _urgency(diagnostic: Diagnostic) -> tuple[bool, int, bool]:
     return not warns, order, diagnostic.where is not None
 
 
+def part_text(part: str) -> str:
+    """Returns what a part of a critical path or of a breakdown is called, as in the legend of a pipeline."""
+    return _PART_WORDS.get(part, part)
+
+
 def place_text(answer: Answer) -> str:
     """Returns how many ranks run on what, and how they are divided into axes."""
     what = "rank" if answer.cluster is None else "GPU"
@@ -125,8 +132,36 @@ def place_text(answer: Answer) -> str:
 
 
 def job_text(answer: Answer) -> str:
-    """Returns the title of a job, and the software of a model."""
-    return answer.title + ("" if answer.model is None else f" · {answer.model.plan['stack'].replace('@', ' ')}")
+    """Returns the title of a job; of a model also what is unusual in its plan, and its software."""
+    if answer.model is None:
+        return answer.title
+    values = answer.model.plan
+    return SEPARATOR.join((answer.title, *setting_words(values), values["stack"].replace("@", " ")))
+
+
+def work_text(answer: Answer) -> str:
+    """Returns in a sentence what a step of a model trains, how long it takes, and how sure that is; else nothing."""
+    if answer.model is None:
+        return ""
+    values = answer.model.plan
+    text = f"A step trains {format_count(values['gbs'])} sequences of {format_count(values['seq_len'])} tokens"
+    text += f" in {format_time(answer.step_time_s)}"
+    if answer.step_time_band_s is not None:
+        low, high = map(format_time, answer.step_time_band_s)
+        text += f"; with a probability of 90 %, in {low} to {high}"
+    return f"{text}."
+
+
+def misfit_text(answer: Answer) -> str:
+    """Returns in a sentence that a job does not fit into memory, and what its times then are; nothing where it fits."""
+    memory = answer.memory
+    if memory is None or memory.worst is None or memory.fits:
+        return ""
+    least, has = format_bytes(memory.needed_band_bytes[0]), format_bytes(memory.capacity_bytes)
+    return (
+        f"This plan does not fit: a GPU of {memory.worst.role} needs at least {least} and has {has}. "
+        "The times are those of GPUs with more memory."
+    )
 
 
 def answer_band_text(answer: Answer) -> str:

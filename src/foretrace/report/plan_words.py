@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
 
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.basics.units import format_count
 from foretrace.workload.plan import Plan
+from foretrace.workload.stacks import stack
 
 if TYPE_CHECKING:
     from foretrace.search.planner.result import RankedPlan
@@ -38,6 +40,20 @@ def plan_words(plan: Plan, varying: Sequence[str] = ()) -> list[str]:
 def plan_text(plan: Plan, varying: Sequence[str] = ()) -> str:
     """Returns the words of a plan in one line."""
     return SEPARATOR.join(plan_words(plan, varying))
+
+
+def setting_words(values: Mapping[str, Any]) -> list[str]:
+    """Returns the words of a settled plan that its job's title leaves out: precision, memory, overlap.
+
+    Args:
+        values: The fields of the plan as an answer states them, every choice made.
+    """
+    plan = Plan(**{field.name: values[field.name] for field in fields(Plan) if field.name in values})
+    usual_zero = stack(values["stack"]).zero
+    words = [] if plan.precision in (None, "bf16") else [str(plan.precision)]
+    words += [f"mbs {plan.mbs}"] if plan.mbs > 1 else []
+    words += [word for word in _memory(plan) if plan.zero != usual_zero or not word.startswith("ZeRO")]
+    return [*words, *(word for word in _run(plan) if not word.startswith(("layout", "order")))]
 
 
 def varying_fields(plans: Sequence[Plan]) -> tuple[str, ...]:

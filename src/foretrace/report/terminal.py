@@ -30,6 +30,7 @@ from foretrace.report.answer_words import (
     gain_text,
     helpful_remedies,
     job_text,
+    part_text,
     place_text,
     remedy_effect_text,
     remedy_gain_s,
@@ -297,7 +298,9 @@ def _footer(simulation: Answer) -> list[list[Span]]:
     path = simulation.critical_path
     if path.parts_s:
         total = path.length_s or 1.0
-        parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
+        parts = " · ".join(
+            f"{part_text(name)} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5]
+        )
         words = f"{BOUND_BY[path.bound]}: {parts}"
         lines.append([(f"  path     {words} (critical path, {format_count(len(path.node))} ops)", "")])
     limits_s = simulation.kernel_limits_s

@@ -42,6 +42,8 @@ from foretrace.report.answer_words import (
     gain_text,
     helpful_remedies,
     job_text,
+    misfit_text,
+    part_text,
     place_text,
     remedy_effect_text,
     remedy_gain_s,
@@ -50,6 +52,7 @@ from foretrace.report.answer_words import (
     step_difference,
     utilised_peak_text,
     value_text,
+    work_text,
 )
 from foretrace.report.design import SHORTER, part_colour
 from foretrace.report.page.blocks import (
@@ -141,7 +144,10 @@ def _step(answer: Answer) -> Section:
         remark = f"{utilised_peak_text(model, step_s)}; {format_flops(model.flops_per_s_per_gpu(step_s))} per GPU"
         figures.append(KeyFigure("MFU", format_percent(model.mfu(step_s)), remark, share=model.mfu(step_s)))
     figures += memory_figure(answer)
-    return Section("step", "The answer", (KeyFigures(figures),))
+    blocks: list[Block] = [Text(work_text(answer))] if model is not None else []
+    misfit = misfit_text(answer)
+    blocks += [Text(misfit, "bad")] if misfit else []
+    return Section("step", "The answer", [*blocks, KeyFigures(figures)])
 
 
 def _breakdown(answer: Answer) -> Section:
@@ -165,8 +171,6 @@ def _breakdown(answer: Answer) -> Section:
         total = sum(answer.kernel_limits_s.values()) or 1.0
         words = (f"{KERNEL_LIMITS[name]} {format_percent(s / total)}" for name, s in answer.kernel_limits_s.items())
         blocks.append(Text(f"Kernels are limited by {' · '.join(words)}.", "muted"))
-    if answer.until_optimizer_s is not None:
-        blocks.append(Text(f"The last rank begins to update after {format_time(answer.until_optimizer_s)}.", "muted"))
     return Section("breakdown", "Where the time goes", blocks, "mean over ranks; the parts sum to the step", wide=False)
 
 
@@ -248,7 +252,8 @@ def _stages(answer: Answer) -> Iterator[Section]:
         [lane.lane, Cell(format_count(lane.ranks), lane.ranks), _share_cell(lane.busy), _share_cell(lane.waiting)]
         for lane in answer.lanes
     ]
-    blocks.append(Table(("lane", "ranks", "busy", "waiting"), lanes, right=(1, 2, 3), summary="how busy each lane is"))
+    summary, caption = "how busy each lane is", "calls that a stage waits for run in its compute lane"
+    blocks.append(Table(("lane", "ranks", "busy", "waiting"), lanes, caption, right=(1, 2, 3), summary=summary))
     if roles > 1:
         yield Section("stages", "Stage by stage", blocks, "mean over the ranks of each stage")
     else:
@@ -303,13 +308,20 @@ def _path(answer: Answer) -> Iterator[Section]:
         return
     total = path.length_s or 1.0
     bars = [
-        Bar(name, seconds, format_time(seconds), part_colour(name), share=format_percent(seconds / total))
+        Bar(part_text(name), seconds, format_time(seconds), part_colour(name), share=format_percent(seconds / total))
         for name, seconds in path.parts_s.items()
     ]
     stretches = path_stretches(path, answer.timeline.graph)
     tables = (_path_by_role(answer, stretches), _path_table(answer, stretches))
     words = f"{BOUND_BY[path.bound]}; {format_count(len(path.node))} ops make the step as long as it is"
     yield Section("path", "Critical path", (Bars(bars), *tables), words)
+
+
+def _parts_text(stretch: PathStretch) -> str:
+    total = stretch.seconds or 1.0
+    return " · ".join(
+        f"{part_text(part)} {format_percent(seconds / total)}" for part, seconds in stretch.parts_s.items()
+    )
 
 
 def _path_by_role(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
@@ -321,7 +333,7 @@ def _path_by_role(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
             seconds_of[role, part] += seconds  # type: ignore[assignment]
     total = answer.critical_path.length_s or 1.0
     rows: list[Row] = [
-        [role, part, _time_cell(seconds), _share_cell(seconds / total)]
+        [role, part_text(part), _time_cell(seconds), _share_cell(seconds / total)]
         for (role, part), seconds in seconds_of.most_common(MAX_ROWS)
         if seconds > ROUNDING * total
     ]
@@ -341,7 +353,10 @@ def _path_table(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
             "" if stretch.phase == "none" else stretch.phase,
             _time_cell(stretch.seconds),
             Cell(format_count(stretch.ops), stretch.ops),
-            " · ".join(f"{part} {format_percent(s / (stretch.seconds or 1.0))}" for part, s in stretch.parts_s.items()),
+            " · ".join(
+                f"{part_text(part)} {format_percent(s / (stretch.seconds or 1.0))}"
+                for part, s in stretch.parts_s.items()
+            ),
             stretch.longest,
         ]
         for stretch in shown
@@ -434,7 +449,7 @@ def _prices(answer: Answer) -> Iterator[Section]:
         reasons: list[Row] = [[part.name, factor_band_text(part.low, part.high)] for part in wide]
         blocks.append(Table(("reason for the band", "90 %"), reasons, right=(1,)))
     if blocks:
-        yield Section("prices", "Where the prices come from", blocks, wide=False)
+        yield Section("prices", "Where the estimates come from", blocks, wide=False)
 
 
 def _inputs(answer: Answer) -> Section:

@@ -106,7 +106,7 @@ def network_table_view(results: NetworkTable) -> View:
         *_curve(results),
         Section("points", "All points", (page_table(points_table(results), shown=40),)),
         *_last_links(results),
-        Section("prices", "Where the prices come from", [Text(text) for text in source_list(results)]),
+        Section("prices", "Where the estimates come from", [Text(text) for text in source_list(results)]),
         *notes_section(notes),
     ]
     return View(what, "collective", sections, where)
