@@ -171,6 +171,10 @@ def _breakdown(answer: Answer) -> Section:
         total = sum(answer.kernel_limits_s.values()) or 1.0
         words = (f"{KERNEL_LIMITS[name]} {format_percent(s / total)}" for name, s in answer.kernel_limits_s.items())
         blocks.append(Text(f"Kernels are limited by {' · '.join(words)}.", "muted"))
+    if answer.until_optimizer_s is not None:
+        blocks.append(
+            Text(f"Every rank has reached its optimizer after {format_time(answer.until_optimizer_s)}.", "muted")
+        )
     return Section("breakdown", "Where the time goes", blocks, "mean over ranks; the parts sum to the step", wide=False)
 
 
