@@ -81,13 +81,17 @@ class WebQuestion:
         search = read_object(fields.get("search", {}), "search", (*SEARCH, "axes"))
         if search and ask != "plan":
             raise InputError("unknown-field", "only a plan is searched for", where="search")
+        scenario = _scenario(fields.get("scenario", {}))
+        if scenario and ask == "plan":
+            problem = "a search tries plans without a scenario"
+            raise InputError("unknown-field", problem, where="scenario", hint="leave it out, or ask for a step")
         return cls(
             ask,  # type: ignore[arg-type]
             source,
             (name,),
             _options(fields.get("options", {})),
             _fields(fields.get("machine", {}), "machine", MACHINE),
-            _scenario(fields.get("scenario", {})),
+            scenario,
             _axes(search.get("axes", {})),
             str(_field(search.get("objective", SEARCH["objective"].default), "search", SEARCH["objective"])),
             _seconds(search.get("time_s", SEARCH_S)),

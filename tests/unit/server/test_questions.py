@@ -114,6 +114,8 @@ def test_the_order_of_options_does_not_matter() -> None:
         ({**MODEL, "ask": "plan", "search": {"time_s": "-1"}}, "out-of-range"),
         ({**MODEL, "ask": "plan", "search": {"axes": {"nothing": "1"}}}, "unknown-field"),
         ({**MODEL, "ask": "plan", "input": {"example": "moe_128gpu"}}, "bad-value"),
+        ({**MODEL, "ask": "plan", "scenario": {"what_if": ["compute=10x"]}}, "unknown-field"),
+        ({**MODEL, "ask": "plan", "scenario": {"jitter": "3%"}}, "unknown-field"),
         ({**MODEL, "answers": ["a", "b"]}, "unknown-field"),
         ({"ask": "compare", "answers": ["x" * 22]}, "bad-value"),
         ({"ask": "compare", "answers": ["x" * 22, "../../../../../etc/pas"]}, "bad-value"),
@@ -122,6 +124,12 @@ def test_the_order_of_options_does_not_matter() -> None:
 )
 def test_a_mistake_is_an_error_with_a_code(values: Any, code: str) -> None:
     assert code_of(values) == code
+
+
+def test_a_search_may_state_an_empty_scenario() -> None:
+    for scenario in ({}, {"what_if": [], "jitter": None}):
+        question = WebQuestion.read({**MODEL, "ask": "plan", "scenario": scenario})
+        assert "scenario" not in question.to_dict()
 
 
 def test_only_a_prediction_is_asked_for_even_if_it_does_not_fit() -> None:
