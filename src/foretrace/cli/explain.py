@@ -17,18 +17,18 @@ from foretrace.cli.groups import (
     OUTPUT,
     SCENARIO,
     TIMELINE,
-    MachineOptions,
     OutputOptions,
     Question,
-    ScenarioOptions,
     TimelineOptions,
     ask,
     check_svg,
     takes,
 )
 from foretrace.cli.views import TraceQuestion, explain_table, explain_traces
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.inputs.profiler_table.input import ProfilerTableInput
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.explain import explanation_json, print_explanation
 from foretrace.report.views import view_of
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.errors import UsageError, usage_errors
 from foretrace.basics.units import format_bytes, parse_bytes, parse_time
 
 EXAMPLES = """Examples:
@@ -95,10 +95,8 @@ def _within(flag: str, number: int, min_number: int, max_number: int) -> int:
 
 
 def _positive(parse: Any, text: str, flag: str) -> float:
-    try:
+    with usage_errors():
         amount: float = parse(text, where=flag)
-    except InputError as error:
-        raise UsageError.of(error) from None
     if amount <= 0:
-        raise UsageError("out-of-range", f"{flag} {text}: expected more than nothing")
+        raise UsageError("out-of-range", f"{flag} {text}: expected a value above 0")
     return amount

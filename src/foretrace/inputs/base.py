@@ -13,7 +13,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from foretrace.basics.arguments import checked_methods
-from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean, located
+from foretrace.basics.errors import (
+    Diagnostic,
+    ForetraceError,
+    UsageError,
+    did_you_mean,
+    located,
+    usage_errors,
+)
 from foretrace.basics.files import GivenPath, InputFile
 from foretrace.basics.numbers import python_number
 
@@ -176,12 +183,8 @@ class Input(ABC):
         """
         if not texts:
             return self
-        try:
+        with usage_errors():
             return self.with_options(**self.parse_options(dict(texts)))
-        except UsageError:
-            raise
-        except InputError as error:
-            raise UsageError.of(error) from None
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from foretrace import api
 from foretrace.basics.cache import SizedCache
-from foretrace.basics.errors import ForetraceError, InputError, UsageError
+from foretrace.basics.errors import ForetraceError, InputError, UsageError, usage_errors
 from foretrace.basics.origin import origin_of
 from foretrace.basics.outputs import write_text
 from foretrace.basics.units import format_count, format_time
@@ -220,11 +220,7 @@ class Answerer:
         job = with_options(self._bare_job(question, paths), question)
         if job.answer_file is not None and not dict(question.machine).get("cluster") and not scenario_of(question):
             return _Opened(job, Machine())
-        try:
-            machine = self._machines.get(machine_key(question, job), lambda: machine_of(question, job))
-        except InputError as error:
-            raise error.at(", ".join(job.paths) or None) from None
-        return _Opened(job, machine)
+        return _Opened(job, self._machines.get(machine_key(question, job), lambda: machine_of(question, job)))
 
     def _step(self, question: WebQuestion, paths: tuple[str, ...]) -> WebAnswer:
         opened = self._open(question, paths)
@@ -258,11 +254,8 @@ class Answerer:
                 show_front(render_view(front_view(plans(), bare.title)))
                 shown_s = time.monotonic()
 
-        with plans_shown_by(show):
-            try:
-                search = api.plan(model, machine, request)
-            except InputError as error:
-                raise UsageError.of(error) if (error.where or "").startswith("--") else error from None
+        with plans_shown_by(show), usage_errors("--"):  # of texts that are not values of their axes
+            search = api.plan(model, machine, request)
         from foretrace.report.plan import plan_json
 
         best = search.best
