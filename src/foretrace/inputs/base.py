@@ -83,6 +83,7 @@ class Input(ABC):
         kind: The name of this kind of input, as JSON and messages have it.
         noun: What one is called in messages: "a workload file".
         Options: A frozen dataclass of what this kind of input leaves open.
+        is_profile: Whether it holds a profiler's view of a run, which is explained as it was recorded.
         paths: The paths as they were given; empty where nothing was read.
         options: The options of this input.
     """
@@ -90,6 +91,7 @@ class Input(ABC):
     kind: ClassVar[str]
     noun: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
+    is_profile: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         checked_methods(cls)

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from foretrace import api
 from foretrace.basics.cache import SizedCache
-from foretrace.basics.errors import ForetraceError, InputError, UsageError, usage_errors
+from foretrace.basics.errors import ForetraceError, InputError, usage_errors
 from foretrace.basics.origin import origin_of
 from foretrace.basics.outputs import write_text
 from foretrace.basics.units import format_count, format_time
 from foretrace.cost.machine import Machine
 from foretrace.inputs.base import Input
-from foretrace.inputs.profiler_table.input import ProfilerTableInput
-from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import compare
+from foretrace.readings.explain import Explanation
 from foretrace.report.answer_words import place_text
 from foretrace.report.page.document import report_html
 from foretrace.report.page.markup import render_view
@@ -230,14 +229,11 @@ class Answerer:
 
     def _explanation(self, question: WebQuestion, paths: tuple[str, ...]) -> WebAnswer:
         opened = self._open(question, paths)
-        if isinstance(opened.job, ProfilerTraceInput | ProfilerTableInput):
-            _refuse_changes(question, opened.job)
-            return _of_profile(opened.job)
-        from foretrace.report.explain import explanation_json
-
-        explanation = api.explain(opened.job, opened.machine, scenario_of(question))
-        answered = _of_answer(opened, explanation.answer)
-        return replace(answered, make_view=partial(view_of, explanation), to_json=lambda: explanation_json(explanation))
+        explained = api.explain(opened.job, opened.machine, scenario_of(question))
+        make_view, to_json = partial(view_of, explained), explained.to_dict
+        if isinstance(explained, Explanation):
+            return replace(_of_answer(opened, explained.answer), make_view=make_view, to_json=to_json)
+        return WebAnswer(make_view, opened.job.kind, opened.job.title, None, None, to_json)
 
     def _plan(self, question: WebQuestion, paths: tuple[str, ...], show_front: Callable[[str], None]) -> WebAnswer:
         bare = self._bare_job(question, paths)
@@ -307,7 +303,7 @@ def _stored_files(answered: WebAnswer, command: str) -> dict[str, str]:
 
 def _needs_cluster(job: Input) -> bool:
     """Returns whether a job has ops that only a cluster can price, as far as this can be told without its options."""
-    if job.answer_file is not None or job.is_measured or isinstance(job, ProfilerTableInput | ProfilerTraceInput):
+    if job.answer_file is not None or job.is_measured or job.is_profile:
         return False
     try:
         Machine().price(job.program())
@@ -348,36 +344,6 @@ def _launch_script(setting: Setting, machine: Machine) -> str:
     from foretrace.export.launch import launch_text
 
     return launch_text(setting, machine.needed_cluster()).text
-
-
-def _of_profile(job: ProfilerTraceInput | ProfilerTableInput) -> WebAnswer:
-    """Returns the explanation of a profile, as it was recorded."""
-    if isinstance(job, ProfilerTableInput):
-        from foretrace.readings.profiler_table import explain_tables
-        from foretrace.report.profiler_table import explanations_json
-        from foretrace.report.views.profiler_table import profiler_tables_view
-
-        tables = explain_tables(job.tables)
-        make_view = partial(profiler_tables_view, tables, Path(job.title).name)
-        return WebAnswer(make_view, job.kind, job.title, None, None, lambda: explanations_json(tables))
-    from foretrace.readings.profiler_views import ProfilerTrace
-    from foretrace.report.profiler_trace.views_json import profiler_trace_json
-
-    if not job.traces:
-        hint = "give the profiler's trace of the same run with it"
-        raise InputError("missing-argument", "an execution trace has no times", where=job.title, hint=hint)
-    trace = ProfilerTrace(job.traces)
-    make_view = partial(view_of, trace)
-    return WebAnswer(make_view, job.kind, job.title, None, None, lambda: profiler_trace_json(trace, None, ""))
-
-
-def _refuse_changes(question: WebQuestion, job: Input) -> None:
-    if question.options or question.scenario or dict(question.machine).get("cluster"):
-        raise UsageError(
-            "option-not-for-command",
-            f"{job.title} is {job.noun}, which is explained as it was recorded",
-            hint="leave out what changes it, or ask for its step",
-        )
 
 
 def _write_timeline(answer: Answer, kind: Format, path: Path) -> None:
