@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from foretrace.readings.profiler_views import ProfilerTrace
     from foretrace.search.planner.request import PlanRequest
     from foretrace.search.planner.result import PlanSearch
+    from foretrace.search.progress import PlansWatch
     from foretrace.simulation.relief import Relief
     from foretrace.workload.plan import Plan
     from foretrace.workload.setting import Setting
@@ -171,6 +172,7 @@ def plan(
     request: PlanRequest,
     *,
     framework: str | None = None,
+    watch: PlansWatch | None = None,
 ) -> PlanSearch:
     """Searches for the plan of a model that is predicted to be best on a machine.
 
@@ -179,6 +181,7 @@ def plan(
         machine: What the model runs on, or a cluster or its name.
         request: What is fixed, which axes are pinned or widened, the objective, and when to stop.
         framework: The framework whose launch script is written; None: that of the stack, where it has one.
+        watch: Is offered the plans that are simulated so far, again and again while the search runs.
 
     Returns:
         The best plans, what the search has shown about all others, and which to measure first. Where nothing fits,
@@ -202,7 +205,7 @@ def plan(
     if framework is not None:
         launch_problem(settle(spec, Plan(gpus=1)), framework)  # refuses an unknown one before the search
     with doing(f"plan {spec.name}") as work:
-        result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work))
+        result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work, watch=watch))
     result = replace(result, diagnostics=(*guesses, *result.diagnostics))
     if result.best is not None:
         return _with_launch(result, settle(spec, result.best.plan), cluster, framework)

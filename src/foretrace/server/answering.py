@@ -32,8 +32,8 @@ from foretrace.report.page.markup import render_view
 from foretrace.report.page.origin import with_origin
 from foretrace.report.views import view_of
 from foretrace.report.views.answer import answer_view
-from foretrace.search.progress import SearchedPlan, plans_shown_by
-from foretrace.server.front import front_view
+from foretrace.report.views.plan_search import running_search_view
+from foretrace.search.progress import SearchedPlan
 from foretrace.server.question_nouns import (
     command_line,
     machine_key,
@@ -247,11 +247,11 @@ class Answerer:
         def show(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
             nonlocal shown_s
             if time.monotonic() - shown_s >= MIN_FRONT_INTERVAL_S:
-                show_front(render_view(front_view(plans(), bare.title)))
+                show_front(render_view(running_search_view(plans(), bare.title)))
                 shown_s = time.monotonic()
 
-        with plans_shown_by(show), usage_errors("--"):  # of texts that are not values of their axes
-            search = api.plan(model, machine, request)
+        with usage_errors("--"):  # of texts that are not values of their axes
+            search = api.plan(model, machine, request, watch=show)
         from foretrace.report.plan import plan_json
 
         best = search.best
