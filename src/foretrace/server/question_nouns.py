@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.limits import MAX_GPUS
@@ -22,8 +22,6 @@ from foretrace.search.planner.request import PlanRequest
 from foretrace.server.examples import example_of
 from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
 from foretrace.server.questions import Pairs, Value, WebQuestion
-
-_COMMANDS: Final = {"plan": "plan", "explain": "explain", "step": "simulate"}
 
 
 def open_job(question: WebQuestion, paths: tuple[str, ...]) -> Input:
@@ -122,10 +120,10 @@ def command_line(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: 
         paths: The files of an upload, by the names that the user gave.
         even_if_oom: Whether the job does not fit into memory, so that its time has to be asked for.
     """
-    if question.ask == "compare":
-        return ""
     is_model = question.source == "model"
-    command = "predict" if is_model and question.ask == "step" else _COMMANDS[question.ask]
+    command = question.kind.model_command if is_model else question.kind.command
+    if not command:
+        return ""
     if question.source == "example":
         paths = (example_of(question.names[0]).path,)
     # A file whose name begins with a dash would be read as an option.

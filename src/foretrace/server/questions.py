@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
 from foretrace.basics.units import parse_time
@@ -23,6 +23,38 @@ from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
 
 Ask = Literal["step", "plan", "explain", "compare"]
 """The task: predict a step, search for a plan, explain a step, or compare two answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskKind:
+    """How a task is worked on.
+
+    Attributes:
+        command: The command that does it for files; empty where none does.
+        model_command: The command that does it for a model.
+        first_task: What a worker does first: a part of the answer (`quick`), or all of it.
+        then: What a worker does afterwards; None where the first is all.
+        is_stored: Whether the answer is kept under an id.
+        is_of_step: Whether the answer is about one step, so that it can be compared with another.
+        runs_unwatched: Whether it goes on when no page follows it any more, or its page asks something else.
+    """
+
+    command: str
+    model_command: str
+    first_task: Literal["quick", "full", "plan", "compare"]
+    then: Literal["full"] | None = None
+    is_stored: bool = True
+    is_of_step: bool = True
+    runs_unwatched: bool = False
+
+
+ASKS: Final[Mapping[Ask, AskKind]] = {
+    "step": AskKind("simulate", "predict", "quick", then="full"),
+    "plan": AskKind("plan", "plan", "plan", is_of_step=False, runs_unwatched=True),
+    "explain": AskKind("explain", "explain", "full"),
+    "compare": AskKind("", "", "compare", is_stored=False, is_of_step=False),
+}
+"""The tasks by name."""
 
 MAX_TEXT: Final = 500
 MAX_LIST: Final = 32
@@ -70,7 +102,7 @@ class WebQuestion:
     def read(cls, values: object) -> WebQuestion:
         """Reads a question from JSON. Raises InputError where it is not one."""
         fields = read_object(values, "the question", _QUESTION)
-        ask = _choice(fields.get("ask", "step"), "ask", get_args(Ask))
+        ask = _choice(fields.get("ask", "step"), "ask", tuple(ASKS))
         if ask == "compare":
             return cls("compare", "answers", _answers(fields))
         if "answers" in fields:
@@ -96,6 +128,11 @@ class WebQuestion:
             str(_field(search.get("objective", SEARCH["objective"].default), "search", SEARCH["objective"])),
             _seconds(search.get("time_s", SEARCH_S)),
         )
+
+    @property
+    def kind(self) -> AskKind:
+        """How it is worked on."""
+        return ASKS[self.ask]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the question as JSON has it; `read` reads it again."""
