@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foretrace.basics.errors import UsageError, shortened, usage_errors
 from foretrace.basics.limits import MAX_GPUS
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import NumberError, real_number, whole_field
 from foretrace.basics.units import parse_marked_factor
 from foretrace.hardware.changes import CHANGES, Change, check_change
 from foretrace.inputs.option_texts import OptionText, refuse_several, split_what_ifs
@@ -127,10 +127,9 @@ def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
 
 
 def _rank(text: str, option: str, example: str) -> int:
-    try:
-        return whole_number(text.removeprefix("rank").strip(), most=MAX_GPUS - 1)
-    except NumberError as error:
-        raise UsageError.of(number_error(error, "rank", text, option, f"example: {option} {example}")) from None
+    number = text.removeprefix("rank").strip()
+    with usage_errors():
+        return whole_field("rank", number, option, most=MAX_GPUS - 1, hint=f"example: {option} {example}")
 
 
 def read_jitter(text: str | None) -> float:

@@ -8,7 +8,6 @@ are read for the command line.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -69,7 +68,6 @@ Value = str | bool | tuple[str, ...]
 Pairs = tuple[tuple[str, Value], ...]
 
 _QUESTION: Final = ("ask", "input", "options", "machine", "scenario", "search", "answers")
-_MINUTES: Final = re.compile(r"([\d.]+) ?m$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +297,10 @@ def _axes(values: object) -> tuple[tuple[str, str], ...]:
 
 
 def _seconds(value: object) -> float:
-    """Reads the time of a search: seconds as a number, or a text such as `90`, `90s` or `2m`."""
+    """Reads the time of a search: seconds as a number, or a text such as `90`, `90s` or `2min`."""
     place = "search.time_s"
     if isinstance(value, str):
-        text = _MINUTES.sub(r"\1min", read_text(value, place).strip())
+        text = read_text(value, place).strip()
         value = parse_time(f"{text}s" if text[-1:].isdecimal() else text, where=place)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SEARCH_S:
         problem = f"{shown_value(value)} is not a time of a search"
