@@ -43,7 +43,7 @@ from foretrace.server.question_nouns import (
     scenario_of,
     with_options,
 )
-from foretrace.server.questions import WebQuestion
+from foretrace.server.questions import FilePlace, WebQuestion
 
 if TYPE_CHECKING:
     from foretrace.report.page.blocks import View
@@ -115,19 +115,6 @@ class WebAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the files of a question are.
-
-    Attributes:
-        enter: Goes to their folder, the only one that can then be read, and returns their paths from there.
-        shown_names: The names that the user gave them.
-    """
-
-    enter: Callable[[], tuple[str, ...]]
-    shown_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Opened:
     """An input of a question with its options, and the machine."""
 
@@ -143,14 +130,15 @@ class Answerer:
         self._jobs: SizedCache[object, Input] = SizedCache(MAX_KEPT_JOBS, lambda _: 1)
         self._answer_cache: SizedCache[object, WebAnswer] = SizedCache(MAX_KEPT_ANSWERS, lambda _: 1)
 
-    def quick(self, question: WebQuestion, place: Place) -> dict[str, Any]:
+    def quick(self, question: WebQuestion, place: FilePlace) -> dict[str, Any]:
         """Returns the step, its breakdown and the memory of a job, without what takes further runs."""
-        opened = self._open(question, place.enter())
+        place.enter()
+        opened = self._open(question, place.names)
         answer = api.simulate(opened.job, opened.machine, scenario_of(question), explain=False, even_if_oom=True)
         answered = _of_answer(opened, answer)
         return {"html": render_view(answer_view(answer, quick=True)), "summary": answered.summary()}
 
-    def full(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> dict[str, Any]:
+    def full(self, question: WebQuestion, place: FilePlace, show_front: Callable[[str], None]) -> dict[str, Any]:
         """Returns the whole answer to a question.
 
         Args:
@@ -158,7 +146,8 @@ class Answerer:
             place: Where its files are.
             show_front: Is given the plans that a search has simulated so far, as HTML.
         """
-        answered = self._answered(question, place, show_front)
+        place.enter()
+        answered = self._answered(question, place.names, show_front)
         command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
         return {
             "html": render_view(answered.view(command)),
@@ -168,7 +157,7 @@ class Answerer:
             "files": _stored_files(answered, command),
         }
 
-    def compared(self, questions: Sequence[tuple[WebQuestion, Place]]) -> dict[str, Any]:
+    def compared(self, questions: Sequence[tuple[WebQuestion, FilePlace]]) -> dict[str, Any]:
         """Returns the comparison of the answers to two questions; the first is what the other is compared with.
 
         A comparison is not stored, so that it has nothing to download.
@@ -176,9 +165,10 @@ class Answerer:
         answered = self._comparison(questions)
         return {"html": render_view(answered.view()), "summary": answered.summary(), "command": "", "downloads": []}
 
-    def inspected(self, question: WebQuestion, place: Place) -> dict[str, Any]:
+    def inspected(self, question: WebQuestion, place: FilePlace) -> dict[str, Any]:
         """Returns what an upload is: its kind, whether it was measured, and whether it needs a cluster."""
-        job = self._bare_job(question, place.enter())
+        place.enter()
+        job = self._bare_job(question, place.names)
         return {
             "kind": job.kind,
             "noun": job.noun,
@@ -187,9 +177,10 @@ class Answerer:
             "needs_cluster": job.cluster is None and _needs_cluster(job),
         }
 
-    def export(self, question: WebQuestion, place: Place, kind: Format, path: Path) -> None:
+    def export(self, question: WebQuestion, place: FilePlace, kind: Format, path: Path) -> None:
         """Writes the answer to a question to a file of a format."""
-        answered = self._answered(question, place, lambda _: None)
+        place.enter()
+        answered = self._answered(question, place.names)
         if kind not in answered.formats:
             known = ", ".join(answered.formats)
             raise InputError("not-expressible", f"this answer has no {kind}", hint=f"it has: {known}")
@@ -197,20 +188,22 @@ class Answerer:
         if kind == "json":
             write_text(path, json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n", "JSON file")
         elif kind == "report":
-            write_text(path, report_html(with_origin([answered.view(command)], (), place.enter())), "page")
+            write_text(path, report_html(with_origin([answered.view(command)], (), place.names)), "page")
         elif kind == "launch":
             assert answered.launch is not None
             write_text(path, answered.launch(), "launch script")
         else:
             assert answered.answer is not None
-            origin = origin_of(shlex.split(command)[1:], place.enter())
+            origin = origin_of(shlex.split(command)[1:], place.names)
             _write_timeline(replace(answered.answer, origin=answered.answer.origin or origin), kind, path)
 
-    def _answered(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> WebAnswer:
+    def _answered(
+        self, question: WebQuestion, paths: tuple[str, ...], show_front: Callable[[str], None] = lambda _: None
+    ) -> WebAnswer:
         if question.ask == "plan":  # ended by time or its user, a search has another answer the next time
-            return self._plan(question, place.enter(), show_front)
+            return self._plan(question, paths, show_front)
         make = self._explanation if question.ask == "explain" else self._step
-        return self._answer_cache.get(question.text, lambda: make(question, place.enter()))
+        return self._answer_cache.get(question.text, lambda: make(question, paths))
 
     def _bare_job(self, question: WebQuestion, paths: tuple[str, ...]) -> Input:
         return self._jobs.get((question.source, question.names), lambda: open_job(question, paths))
@@ -266,9 +259,13 @@ class Answerer:
             launch=None if script is None else lambda: script,
         )
 
-    def _comparison(self, questions: Sequence[tuple[WebQuestion, Place]]) -> WebAnswer:
-        base, subject = (self._answered(question, place, lambda _: None) for question, place in questions)
-        for answered in (base, subject):
+    def _comparison(self, questions: Sequence[tuple[WebQuestion, FilePlace]]) -> WebAnswer:
+        both = []
+        for question, place in questions:
+            place.enter()
+            both.append(self._answered(question, place.names))
+        base, subject = both
+        for answered in both:
             if answered.answer is None:
                 problem = f"{answered.title} has no timeline that could be compared"
                 raise InputError("not-expressible", problem, hint="compare two steps")

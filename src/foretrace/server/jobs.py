@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from foretrace.basics.errors import ForetraceError, InputError, UsageError
 from foretrace.server.errors import error_dict, unknown_id
-from foretrace.server.examples import example_of
+from foretrace.server.examples import FOLDER, example_of, examples_folder
 from foretrace.server.pool import PoolTask, TaskKind, WorkerPool
-from foretrace.server.questions import WebQuestion
+from foretrace.server.questions import FilePlace, WebQuestion
 from foretrace.server.store import StateThread, StoredAnswer, new_id, now_s
 from foretrace.server.uploads import Uploads
 
@@ -234,13 +234,13 @@ class JobBoard:
                 raise UsageError("nothing-to-do", problem, where="answers", hint="open a plan of the search first")
         return {
             "questions": [other.to_dict() for other in questions],
-            "places": [self._place(other, owner) for other in questions],
+            "places": [self._place(other, owner).to_dict() for other in questions],
         }
 
-    def _place(self, question: WebQuestion, owner: str) -> dict[str, Any]:
+    def _place(self, question: WebQuestion, owner: str) -> FilePlace:
         if question.source == "example":
-            return {"example": example_of(question.names[0]).path}
-        return self._uploads.place(question.names[0], owner) if question.source == "upload" else {}
+            return FilePlace(str(examples_folder()), (example_of(question.names[0]).path,), readable=FOLDER)
+        return self._uploads.place(question.names[0], owner) if question.source == "upload" else FilePlace()
 
     def forget(self) -> None:
         """Forgets jobs that ended long ago, and those that ended first where their events are too large."""

@@ -1,4 +1,4 @@
-"""Reads and checks what a page asks: `WebQuestion`, and the names and texts that it may hold.
+"""Reads and checks what a page asks: `WebQuestion`, the names and texts that it may hold, and where its files are.
 
 A question is JSON that anybody may have written. Its structure is checked here, strictly: types, keys, lengths, and
 names of models, clusters and GPUs, which are those of presets and never paths. The texts of options are read where they
@@ -8,11 +8,14 @@ are read for the command line.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
+from foretrace.basics.files import restrict_inputs
 from foretrace.basics.units import parse_time
 from foretrace.hardware.presets import PRESETS
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
@@ -148,6 +151,48 @@ class WebQuestion:
     def text(self) -> str:
         """The question as one line of JSON: two questions are the same if their lines are."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where the files of a question are.
+
+    Attributes:
+        folder: The folder that a worker goes to; empty for its own, where there are no files.
+        names: The paths of the files from there.
+        shown_names: The names that the user gave them; empty where no command line shows them.
+        readable: The only folder below that can be read; empty for the folder itself.
+    """
+
+    folder: str = ""
+    names: tuple[str, ...] = ()
+    shown_names: tuple[str, ...] = ()
+    readable: str = ""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> FilePlace:
+        """Reads a place from the JSON of `to_dict`."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the place as JSON has it."""
+        return asdict(self)
+
+    def enter(self) -> None:
+        """Makes the folder the current one of this process, and the only one that it can read inputs from.
+
+        Raises InputError where it is not there any more.
+        """
+        folder = Path(self.folder)
+        try:
+            os.chdir(folder)
+        except OSError:
+            problem = "the uploaded files are not there any more"
+            raise InputError("unknown-id", problem, hint="upload them again") from None
+        restrict_inputs([folder / self.readable])
 
 
 def read_json(body: bytes) -> Any:

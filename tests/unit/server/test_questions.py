@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from foretrace.inputs.option_texts import HOST_WHAT_IFS, split_what_ifs
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.scenario_texts import read_what_ifs
 from foretrace.server.question_nouns import command_line, machine_key
-from foretrace.server.questions import MAX_LIST, MAX_TEXT, WebQuestion
+from foretrace.server.questions import MAX_LIST, MAX_TEXT, FilePlace, WebQuestion
 from foretrace.server.start import FAMILIES, what_ifs
 
 MODEL = {"ask": "step", "input": {"model": "Llama-3-70B"}}
@@ -142,6 +144,17 @@ def test_only_a_prediction_is_asked_for_even_if_it_does_not_fit() -> None:
 def test_a_file_whose_name_begins_with_a_dash_is_no_option() -> None:
     question = WebQuestion.read({"input": {"upload": "a" * 22}})
     assert command_line(question, ("--json.txt", "a.txt")) == "foretrace simulate ./--json.txt a.txt"
+
+
+def test_the_place_of_files_is_the_same_after_it_was_sent() -> None:
+    for place in (FilePlace(), FilePlace("/uploads/a", ("a.txt", "b.txt"), ("A!.txt", "b.txt"), "b")):
+        assert FilePlace.read(json.loads(json.dumps(place.to_dict()))) == place
+
+
+def test_a_place_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ForetraceError) as caught:
+        FilePlace(str(tmp_path / "gone"), ("a.txt",)).enter()
+    assert caught.value.code == "unknown-id"
 
 
 def test_uploads_with_the_same_names_have_machines_of_their_own() -> None:
