@@ -43,7 +43,12 @@ class Origin:
     @property
     def command(self) -> str:
         """The command line; empty for what was made from Python."""
-        return shlex.join(["foretrace", *self.words]) if self.words else ""
+        return command_text(self.words)
+
+
+def command_text(words: Sequence[str]) -> str:
+    """Returns the command line of the words after `foretrace`; empty where there are none."""
+    return shlex.join(["foretrace", *words]) if words else ""
 
 
 def origin_of(words: Sequence[str], inputs: Sequence[str]) -> Origin:

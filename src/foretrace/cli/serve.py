@@ -29,7 +29,12 @@ def command(
     port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 8023,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Worker processes; by default one per CPU.", show_default=False),
+        typer.Option(
+            "--workers",
+            metavar="N",
+            help="Worker processes; by default the number of CPUs, from 2 to 8.",
+            show_default=False,
+        ),
     ] = None,
     state: Annotated[
         Path | None,

@@ -5,9 +5,7 @@ An `Answerer` keeps machines, whose prices make the next question fast, inputs t
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from foretrace import api
 from foretrace.basics.cache import SizedCache
 from foretrace.basics.errors import ForetraceError, InputError, usage_errors
-from foretrace.basics.origin import origin_of
+from foretrace.basics.origin import command_text, origin_of
 from foretrace.basics.outputs import write_text
 from foretrace.basics.units import format_count, format_time
 from foretrace.cost.machine import Machine
@@ -27,6 +25,7 @@ from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import compare
 from foretrace.readings.explain import Explanation
 from foretrace.report.answer_words import place_text
+from foretrace.report.json import json_text, write_json
 from foretrace.report.page.document import report_html
 from foretrace.report.page.markup import render_view
 from foretrace.report.page.origin import with_origin
@@ -35,7 +34,7 @@ from foretrace.report.views.answer import answer_view
 from foretrace.report.views.plan_search import running_search_view
 from foretrace.search.progress import SearchedPlan
 from foretrace.server.question_nouns import (
-    command_line,
+    command_words,
     machine_key,
     machine_of,
     open_job,
@@ -51,6 +50,15 @@ if TYPE_CHECKING:
 
 Format = Literal["json", "report", "perfetto", "saved", "launch"]
 """Formats in which an answer can be downloaded."""
+
+_FORMAT_NOUNS: Final[dict[Format, str]] = {
+    "json": "JSON",
+    "report": "page",
+    "perfetto": "timeline for Perfetto",
+    "saved": "saved answer",
+    "launch": "launch script",
+}
+"""What the formats are called in messages."""
 
 MIN_FRONT_INTERVAL_S: Final = 0.5
 """Seconds from one view of the plans of a search to the next."""
@@ -88,7 +96,7 @@ class WebAnswer:
     fits: bool = True
 
     def view(self, command: str = "") -> View:
-        """Returns the whole view, with the command that makes it; that of a saved answer is the one that made it."""
+        """Returns the view. A saved answer keeps its own command; otherwise `command` is shown."""
         view = self.make_view()
         return replace(view, command=view.command or command)
 
@@ -148,7 +156,7 @@ class Answerer:
         """
         place.enter()
         answered = self._answered(question, place.names, show_front)
-        command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
+        command = command_text(command_words(question, place.shown_names, even_if_oom=not answered.fits))
         return {
             "html": render_view(answered.view(command)),
             "summary": answered.summary(),
@@ -183,18 +191,19 @@ class Answerer:
         answered = self._answered(question, place.names)
         if kind not in answered.formats:
             known = ", ".join(answered.formats)
-            raise InputError("not-expressible", f"this answer has no {kind}", hint=f"it has: {known}")
-        command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
+            raise InputError("not-expressible", f"this answer has no {_FORMAT_NOUNS[kind]}", hint=f"it has: {known}")
+        words = command_words(question, place.shown_names, even_if_oom=not answered.fits)
         if kind == "json":
-            write_text(path, json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n", "JSON file")
+            write_json(answered.to_json(), path)
         elif kind == "report":
-            write_text(path, report_html(with_origin([answered.view(command)], (), place.names)), "page")
+            view = answered.view(command_text(words))
+            write_text(path, report_html(with_origin([view], origin_of((), place.names))), "page")
         elif kind == "launch":
             assert answered.launch is not None
             write_text(path, answered.launch(), "launch script")
         else:
             assert answered.answer is not None
-            origin = origin_of(shlex.split(command)[1:], place.names)
+            origin = origin_of(words, place.names)
             _write_timeline(replace(answered.answer, origin=answered.answer.origin or origin), kind, path)
 
     def _answered(
@@ -291,10 +300,10 @@ def _stored_files(answered: WebAnswer, command: str) -> dict[str, str]:
 
     They are all of a search, which may find other plans the next time, and the JSON of a step unless it is large.
     """
-    text = json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n"
+    text = json_text(answered.to_json())
     if answered.kind != "plan":
         return {"json": text} if len(text) <= MAX_JSON_BYTES else {}
-    files = {"json": text, "report": report_html(with_origin([answered.view(command)], (), ()))}
+    files = {"json": text, "report": report_html(with_origin([answered.view(command)], origin_of((), ())))}
     return files if answered.launch is None else {**files, "launch": answered.launch()}
 
 

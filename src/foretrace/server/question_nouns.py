@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -105,15 +104,15 @@ def machine_of(question: WebQuestion, job: Input) -> Machine:
 
 def request_of(question: WebQuestion, job: Input) -> PlanRequest:
     """Returns what a search is asked for; `job` is the model without options."""
-    texts = {**set_options(question), **{name: text for name, text in question.axes if text.strip()}}
+    goals = {"objective": question.objective, "time_s": question.search_s}
     try:
-        return plan_request(searched_model(job), texts, {"objective": question.objective, "time_s": question.search_s})
+        return plan_request(searched_model(job), _texts(question), goals)
     except InputError as error:
         raise error.at("options") from None
 
 
-def command_line(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: bool = False) -> str:
-    """Returns the command that asks the same, as a shell reads it.
+def command_words(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: bool = False) -> tuple[str, ...]:
+    """Returns the words, after `foretrace`, of the command that asks the same.
 
     Args:
         question: The question; a comparison has no such command.
@@ -123,28 +122,31 @@ def command_line(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: 
     is_model = question.source == "model"
     command = question.kind.model_command if is_model else question.kind.command
     if not command:
-        return ""
+        return ()
     if question.source == "example":
         paths = (example_of(question.names[0]).path,)
     # A file whose name begins with a dash would be read as an option.
     files = (f"./{path}" if path.startswith("-") else path for path in paths)
-    words = ["foretrace", command, *(question.names if is_model else files)]
+    words = [command, *(question.names if is_model else files)]
     words += _option_words(question)
     words += _field_words(question.machine, MACHINE)
     words += _field_words(question.scenario, SCENARIO)
     if question.ask == "plan":
         words += _field_words((("objective", question.objective), ("time_s", f"{question.search_s:g}s")), SEARCH)
     words += ["--even-if-oom"] if even_if_oom and question.ask == "step" else []
-    return shlex.join(words)
+    return tuple(words)
 
 
 def _option_words(question: WebQuestion) -> Iterator[str]:
-    axes = dict(question.axes) if question.ask == "plan" else {}
-    options = {**set_options(question), **{name: text for name, text in axes.items() if text.strip()}}
     yield from _flag_words(
-        tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()),
+        tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in _texts(question).items()),
         {name: option.flag for name, option in INPUT_OPTIONS.items()},
     )
+
+
+def _texts(question: WebQuestion) -> dict[str, Any]:
+    """Returns the options of a question, with the axes of a search."""
+    return {**set_options(question), **_without_blanks(question.axes)}
 
 
 def _field_words(pairs: Pairs, fields: Mapping[str, FormField]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from foretrace.hardware.changes import CHANGES
 from foretrace.inputs.option_texts import HOST_WHAT_IFS, split_what_ifs
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.scenario_texts import read_what_ifs
-from foretrace.server.question_nouns import command_line, machine_key
+from foretrace.server.question_nouns import command_words, machine_key
 from foretrace.server.questions import MAX_LIST, MAX_TEXT, FilePlace, WebQuestion
 from foretrace.server.start import FAMILIES, what_ifs
 
@@ -137,13 +137,13 @@ def test_a_search_may_state_an_empty_scenario() -> None:
 
 def test_only_a_prediction_is_asked_for_even_if_it_does_not_fit() -> None:
     step, explanation = (WebQuestion.read({**MODEL, "ask": ask}) for ask in ("step", "explain"))
-    assert "--even-if-oom" in command_line(step, (), even_if_oom=True)
-    assert "--even-if-oom" not in command_line(explanation, (), even_if_oom=True)
+    assert "--even-if-oom" in command_words(step, (), even_if_oom=True)
+    assert "--even-if-oom" not in command_words(explanation, (), even_if_oom=True)
 
 
 def test_a_file_whose_name_begins_with_a_dash_is_no_option() -> None:
     question = WebQuestion.read({"input": {"upload": "a" * 22}})
-    assert command_line(question, ("--json.txt", "a.txt")) == "foretrace simulate ./--json.txt a.txt"
+    assert command_words(question, ("--json.txt", "a.txt")) == ("simulate", "./--json.txt", "a.txt")
 
 
 def test_the_place_of_files_is_the_same_after_it_was_sent() -> None:
@@ -155,6 +155,11 @@ def test_a_place_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
     with pytest.raises(ForetraceError) as caught:
         FilePlace(str(tmp_path / "gone"), ("a.txt",)).enter()
     assert caught.value.code == "unknown-id"
+
+
+def test_the_command_of_a_search_states_the_limit_of_the_page() -> None:
+    question = WebQuestion.read({**MODEL, "ask": "plan", "options": {"gpus": "64"}, "machine": {"network": "analytic"}})
+    assert command_words(question, ()) == ("plan", "llama3-70b", "--gpus", "64", "--time", "60s")
 
 
 def test_uploads_with_the_same_names_have_machines_of_their_own() -> None:
