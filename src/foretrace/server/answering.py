@@ -32,6 +32,7 @@ from foretrace.report.page.origin import with_origin
 from foretrace.report.views import view_of
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.plan_search import running_search_view
+from foretrace.search.plan_texts import searched_model
 from foretrace.search.progress import SearchedPlan
 from foretrace.server.question_nouns import (
     command_words,
@@ -238,12 +239,10 @@ class Answerer:
         return WebAnswer(make_view, opened.job.kind, opened.job.title, None, None, to_json)
 
     def _plan(self, question: WebQuestion, paths: tuple[str, ...], show_front: Callable[[str], None]) -> WebAnswer:
-        bare = self._bare_job(question, paths)
+        bare = searched_model(self._bare_job(question, paths))
         machine = self._machines.get(machine_key(question, bare), lambda: machine_of(question, bare))
         request = request_of(question, bare)
         machine.needed_cluster()
-        model = bare.model  # type: ignore[attr-defined]
-
         shown_s = -math.inf
 
         def show(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
@@ -253,7 +252,7 @@ class Answerer:
                 shown_s = time.monotonic()
 
         with usage_errors("--"):  # of texts that are not values of their axes
-            search = api.plan(model, machine, request, watch=show)
+            search = api.plan(bare.model, machine, request, watch=show)
         from foretrace.report.plan import plan_json
 
         best = search.best

@@ -16,7 +16,7 @@ from foretrace.inputs.option_texts import INPUT_OPTIONS
 from foretrace.inputs.registry import open_input
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.scenario_texts import ScenarioOptions, read_scenario
-from foretrace.search.plan_texts import plan_request, searched_model
+from foretrace.search.plan_texts import plan_request
 from foretrace.search.planner.request import PlanRequest
 from foretrace.server.examples import example_of
 from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
@@ -102,11 +102,11 @@ def machine_of(question: WebQuestion, job: Input) -> Machine:
         raise error.at("machine.cluster") from None
 
 
-def request_of(question: WebQuestion, job: Input) -> PlanRequest:
+def request_of(question: WebQuestion, job: ModelInput) -> PlanRequest:
     """Returns what a search is asked for; `job` is the model without options."""
     goals = {"objective": question.objective, "time_s": question.search_s}
     try:
-        return plan_request(searched_model(job), _texts(question), goals)
+        return plan_request(job, _texts(question), goals)
     except InputError as error:
         raise error.at("options") from None
 
