@@ -88,6 +88,9 @@ class Silence:
     def reach(self, done: int, place: str = "", best: str = "") -> None:
         """Says how much of the part is finished."""
 
+    def show(self, plans: object) -> None:
+        """Offers the plans that were simulated so far."""
+
 
 def main() -> None:
     """Measures the parts that are asked for, and prints their figures."""

@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from foretrace.models.model import Model
     from foretrace.readings.compare import Comparison
     from foretrace.readings.explain import Explanation
+    from foretrace.readings.profiler_table import ExplainedTables
+    from foretrace.readings.profiler_views import ProfilerTrace
     from foretrace.search.planner.request import PlanRequest
     from foretrace.search.planner.result import PlanSearch
+    from foretrace.search.progress import PlansWatch
     from foretrace.simulation.relief import Relief
     from foretrace.workload.plan import Plan
     from foretrace.workload.setting import Setting
@@ -169,6 +172,7 @@ def plan(
     request: PlanRequest,
     *,
     framework: str | None = None,
+    watch: PlansWatch | None = None,
 ) -> PlanSearch:
     """Searches for the plan of a model that is predicted to be best on a machine.
 
@@ -177,6 +181,7 @@ def plan(
         machine: What the model runs on, or a cluster or its name.
         request: What is fixed, which axes are pinned or widened, the objective, and when to stop.
         framework: The framework whose launch script is written; None: that of the stack, where it has one.
+        watch: Is offered the plans that are simulated so far, again and again while the search runs.
 
     Returns:
         The best plans, what the search has shown about all others, and which to measure first. Where nothing fits,
@@ -200,7 +205,7 @@ def plan(
     if framework is not None:
         launch_problem(settle(spec, Plan(gpus=1)), framework)  # refuses an unknown one before the search
     with doing(f"plan {spec.name}") as work:
-        result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work))
+        result: PlanSearch = search_plans(spec, machine, request, progress=SearchProgress(work, watch=watch))
     result = replace(result, diagnostics=(*guesses, *result.diagnostics))
     if result.best is not None:
         return _with_launch(result, settle(spec, result.best.plan), cluster, framework)
@@ -318,22 +323,59 @@ def _reads_measured(predicted: Input, measured: Input) -> list[Diagnostic]:
     return []
 
 
-def explain(job: Input, machine: Machine, scenario: Scenario) -> Explanation:
-    """Explains why a step takes as long as it does: the measured one, or a simulated one."""
+def explain(
+    job: Input, machine: Machine, scenario: Scenario, *, hta_steps: bool = False
+) -> Explanation | ProfilerTrace | ExplainedTables:
+    """Explains why a step takes as long as it does: the measured one, or a simulated one.
+
+    Args:
+        job: The input. Profiler traces and tables are explained as they were recorded.
+        machine: What a prediction runs on.
+        scenario: What is different from normal in a prediction.
+        hta_steps: Whether what profiler traces show is counted over the steps that Holistic Trace Analysis counts.
+
+    Raises:
+        UsageError: The job was recorded, and something would change it.
+    """
     from foretrace.readings.explain import explain as explain_answer
     from foretrace.simulation.remedies import remedies
 
+    if job.is_profile:
+        _refuse_changes(job, machine, scenario, kept=frozenset())
+        return _explain_profile(job, hta_steps)
     recorded = recorded_answer(job)
     if recorded is None:
         answer = simulate(job, machine, scenario, explain="band", try_changes=True)
         return replace(explain_answer(answer), remedies=answer.remedies or ())
     # The mesh says what was recorded; any other option would make it another job.
-    if machine.cluster is not None or scenario or changed_options(job.options) - {"mesh", "traced"}:
-        raise UsageError(
-            "option-not-for-command",
-            f"{job.title} was recorded, and is explained as it was",
-            hint="leave out --cluster and what changes the job; what else it could be: foretrace simulate",
-        )
+    _refuse_changes(job, machine, scenario, kept=frozenset(("mesh", "traced")))
     again = simulate(job, machine, explain=False)
     explanation = explain_answer(recorded)
     return replace(explanation, replay_step_s=again.step_time_s, remedies=remedies(job, machine))
+
+
+def _refuse_changes(job: Input, machine: Machine, scenario: Scenario, kept: frozenset[str]) -> None:
+    """Raises an error where a recorded job would be changed by anything but the options that are named `kept`."""
+    if machine.cluster is not None or scenario or changed_options(job.options) - kept:
+        raise UsageError(
+            "option-not-for-command",
+            f"{job.title} is {job.noun}, which is explained as it was recorded",
+            hint="leave out --cluster and what changes the job; what else it could be: foretrace simulate",
+        )
+
+
+def _explain_profile(job: Input, hta_steps: bool) -> ProfilerTrace | ExplainedTables:
+    from foretrace.inputs.profiler_table.input import ProfilerTableInput
+    from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
+
+    if isinstance(job, ProfilerTableInput):
+        from foretrace.readings.profiler_table import ExplainedTables, explain_tables
+
+        return ExplainedTables(explain_tables(job.tables), job.title)
+    from foretrace.readings.profiler_views import ProfilerTrace
+
+    assert isinstance(job, ProfilerTraceInput)
+    if not job.traces:
+        hint = "give the profiler's trace of the same run with it"
+        raise InputError("missing-argument", "an execution trace has no times", where=job.title, hint=hint)
+    return ProfilerTrace(job.traces, hta_steps=hta_steps)

@@ -133,6 +133,21 @@ def of_field(name: str) -> Iterator[None]:
         raise type(error)(error.code, f"{name}: {error.message}", where=error.where, hint=error.hint) from None
 
 
+@contextmanager
+def usage_errors(place: str = "") -> Iterator[None]:
+    """Makes an `InputError` within the block a `UsageError`: it is about the value of an option.
+
+    Args:
+        place: How the place of such an error begins, such as `--`; others stay as they are.
+    """
+    try:
+        yield
+    except InputError as error:
+        if not (error.where or "").startswith(place):
+            raise
+        raise UsageError.of(error) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """Something seen, guessed or left out that a reader of the result should know."""

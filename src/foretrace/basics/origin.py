@@ -44,12 +44,17 @@ class Origin:
     @property
     def command(self) -> str:
         """The command line; empty for what was made from Python."""
-        return shlex.join(["foretrace", *self.words]) if self.words else ""
+        return command_text(self.words)
 
     @property
     def is_known(self) -> bool:
         """Whether the file of the answer says what it was made of."""
         return bool(self.versions)
+
+
+def command_text(words: Sequence[str]) -> str:
+    """Returns the command line of the words after `foretrace`; empty where there are none."""
+    return shlex.join(["foretrace", *words]) if words else ""
 
 
 UNKNOWN_ORIGIN: Final = Origin((), (), ())

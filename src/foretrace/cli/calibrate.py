@@ -64,15 +64,15 @@ def command(
         raise UsageError("bad-value", f"{out}: a calibration is written as YAML", hint=f"for example {name}")
     check_html(html)
     with doing(f"calibrating with {', '.join(path.name for path in inputs)}"):
-        made, notes = make_calibration(inputs, out, gpu=gpu, cluster=cluster, step_factor=step_factor)
+        calibration, notes = make_calibration(inputs, out, gpu=gpu, cluster=cluster, step_factor=step_factor)
 
     def screen() -> None:
-        print_calibration(made, notes=notes)
+        print_calibration(calibration, notes=notes)
         print(fit_text(f"{out} written", sys.stderr), file=sys.stderr)
 
     def view() -> View:
         from foretrace.report.views.calibration import calibration_view
 
-        return calibration_view(made, notes=notes)
+        return calibration_view(calibration, notes=notes)
 
-    emit(lambda: calibration_json(made, notes=notes), screen, OutputOptions(as_json, None, html), view)
+    emit(lambda: calibration_json(calibration, notes=notes), screen, OutputOptions(as_json, None, html), view)

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.basics.errors import UsageError, did_you_mean, shortened, usage_errors
 from foretrace.basics.units import parse_count
-from foretrace.cli.groups import NetworkChoice, PricesChoice, Question
+from foretrace.cli.groups import Question
 from foretrace.cost.machine import Machine
+from foretrace.cost.machine_texts import MACHINE_OPTIONS
 from foretrace.inputs.option_texts import HOST_WHAT_IFS, INPUT_OPTIONS, OptionText
 
 AXES: Final = ("dp", "pp", "ep", "tp", "cp")
@@ -46,13 +47,12 @@ _MACHINE: Final[dict[str, Callable[[Machine, str], dict[str, Any]]]] = {
     },
     "collectives": lambda _, text: {"collectives": Path(text)},
     "calibration": lambda _, text: {"calibration": Path(text)},
-    "prices": lambda machine, text: {"prices": replace(machine.prices, source=PricesChoice(text).value)},
-    "network": lambda _, text: {"network": NetworkChoice(text).value},
+    "prices": lambda machine, text: {"prices": replace(machine.prices, source=text)},  # type: ignore[arg-type]
+    "network": lambda _, text: {"network": text},
     "nccl-algo": lambda machine, text: {"nccl": replace(machine.nccl, algorithms=text)},
     "nccl-proto": lambda machine, text: {"nccl": replace(machine.nccl, protocols=text)},
 }
 """Options of a machine by name, and how each changes one."""
-_CHOICES: Final = {"prices": tuple(PricesChoice), "network": tuple(NetworkChoice)}
 
 
 def names_option(name: str, text: str) -> str | None:
@@ -120,8 +120,8 @@ def _new(options: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 def _changed_machine(question: Question, machine: Machine, change: tuple[str, str], where: str) -> Machine:
     """Returns the machine with one option changed; it is made once, so that its prices are found once."""
     name, text = change
-    known = _CHOICES.get(name)
-    if known is not None and text not in known:
+    known = MACHINE_OPTIONS[name.replace("-", "_")].choices
+    if known and text not in known:
         problem = f"{where}: {name} is one of {', '.join(known)}"
         hint = "communication twice as fast is network=2x" if name == "network" else None
         raise UsageError("unknown-name", problem, hint=hint)
@@ -132,7 +132,7 @@ def _changed_machine(question: Question, machine: Machine, change: tuple[str, st
 
 def _option_value(name: str, text: str, where: str) -> Any:
     option = INPUT_OPTIONS[name]
-    if not option.metavar:
+    if option.is_flag:
         return _flag(text, where)
     if name in _LISTS:
         text = text.replace("+", ",")
@@ -146,10 +146,8 @@ def _flag(text: str, where: str) -> bool:
 
 
 def _count(text: str, where: str) -> int:
-    try:
+    with usage_errors():
         return parse_count(text, where=where)
-    except InputError as error:
-        raise UsageError.of(error) from None
 
 
 def _refuse_speed(name: str, text: str, where: str) -> None:

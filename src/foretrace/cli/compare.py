@@ -13,24 +13,23 @@ from foretrace.cli.emit import emit, wrote
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
-    MACHINE_DEFAULTS,
     OUTPUT,
     SCENARIO,
     TIMELINE,
-    MachineOptions,
     OutputOptions,
     Question,
-    ScenarioOptions,
     TimelineOptions,
     check_machine_of_saved,
     question_about,
     takes,
 )
+from foretrace.cost.machine_texts import MACHINE_DEFAULTS, MachineOptions
 from foretrace.inputs.base import Input
 from foretrace.inputs.registry import open_input
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import Comparison
 from foretrace.readings.compare import compare as compare_answers
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.compare import comparison_json, print_comparison, write_comparison_perfetto
 from foretrace.report.views import view_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.basics.file_registry import active_registry
+from foretrace.basics.origin import origin_of_command
 from foretrace.basics.outputs import write_text
 from foretrace.report.json import write_json
 from foretrace.report.wrap import fit_text
@@ -54,9 +54,7 @@ def write_page(views: Sequence[View], path: Path) -> None:
     from foretrace.report.page.document import report_html
     from foretrace.report.page.origin import with_origin
 
-    registry = active_registry()
-    words, inputs = ((), ()) if registry is None else (registry.words, registry.inputs)
-    write_text(path, report_html(with_origin(views, words, inputs)), "page")
+    write_text(path, report_html(with_origin(views, origin_of_command())), "page")
     wrote(path, " and ".join(dict.fromkeys(view.kind for view in views)))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from foretrace.api import explain, measured_or_simulated
 from foretrace.basics.errors import UsageError
+from foretrace.basics.viewable import Viewable
 from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
@@ -17,19 +18,20 @@ from foretrace.cli.groups import (
     OUTPUT,
     SCENARIO,
     TIMELINE,
-    MachineOptions,
     OutputOptions,
-    Question,
-    ScenarioOptions,
     TimelineOptions,
     ask,
     check_svg,
     takes,
 )
-from foretrace.cli.views import TraceQuestion, explain_table, explain_traces
-from foretrace.inputs.profiler_table.input import ProfilerTableInput
-from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
-from foretrace.report.explain import explanation_json, print_explanation
+from foretrace.cli.views import TraceQuestion, explain_traces
+from foretrace.cost.machine_texts import MachineOptions
+from foretrace.inputs.base import Input
+from foretrace.readings.explain import Explanation
+from foretrace.readings.profiler_table import ExplainedTables
+from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.readings.scenario_texts import ScenarioOptions
+from foretrace.report.explain import print_explanation
 from foretrace.report.views import view_of
 
 EXAMPLES = """Examples:
@@ -96,42 +98,43 @@ def command(
     """Explain a run: what it waited for, for whom, and what to change."""
     check_svg(plot)
     about_traces = TraceQuestion(None if view is None else view.value, op, hta_steps, plot)
-    changes = bool(options or scenario.options or files.heatmap or files.traces)
-    writes = files.perfetto is not None or files.save is not None
-    if view == TraceView.DIFF:
-        questions = [ask([path], options, machine, scenario) for path in paths]
-        for question in questions:
-            _refuse_changes(question, changes or writes)
-        explain_traces([question.job for question in questions], about_traces, output)
+    jobs = [[path] for path in paths] if view == TraceView.DIFF else [paths]
+    questions = [ask(job, options, machine, scenario) for job in jobs]
+    for question in questions:
+        about_traces.check(question.job)
+        _refuse_files(question.job, files, about_traces)
+    explained = [
+        explain(question.job, question.machine, question.scenario, hta_steps=hta_steps) for question in questions
+    ]
+    traces = [trace for trace in explained if isinstance(trace, ProfilerTrace)]
+    if traces:
+        if files.perfetto is not None or files.save is not None:
+            write_files(measured_or_simulated(questions[0].job, questions[0].machine), files)
+        explain_traces(traces, about_traces, output)
         return
-    question = ask(paths, options, machine, scenario)
-    _refuse_changes(question, changes or (writes and isinstance(question.job, ProfilerTableInput)))
-    if isinstance(question.job, ProfilerTraceInput):
-        if writes:
-            write_files(measured_or_simulated(question.job, question.machine), files)
-        explain_traces([question.job], about_traces, output)
-        return
-    about_traces.refuse(question.job)
-    if isinstance(question.job, ProfilerTableInput):
-        explain_table(question.job, output)
-        return
-    explanation = explain(question.job, question.machine, question.scenario)
-    write_files(explanation.answer, files)
-    emit(
-        lambda: explanation_json(explanation),
-        lambda: print_explanation(explanation),
-        output,
-        lambda: view_of(explanation),
-    )
+    (explanation,) = explained
+    if isinstance(explanation, Explanation):
+        write_files(explanation.answer, files)
+    emit(explanation.to_dict, lambda: _print(explanation), output, lambda: view_of(explanation))
 
 
-def _refuse_changes(question: Question, changes: bool) -> None:
-    """Raises an error where a profiler trace or table, which is explained as recorded, would be changed or written."""
-    if not isinstance(question.job, ProfilerTraceInput | ProfilerTableInput):
+def _print(explanation: Viewable) -> None:
+    if isinstance(explanation, Explanation):
+        print_explanation(explanation)
+    elif isinstance(explanation, ExplainedTables):
+        from foretrace.report.profiler_table import print_explanations
+
+        print_explanations(explanation)
+
+
+def _refuse_files(job: Input, files: TimelineOptions, about_traces: TraceQuestion) -> None:
+    """Raises an error where a timeline would be written that a profile does not have."""
+    if not job.is_profile:
         return
-    if changes or question.scenario or question.machine.cluster is not None:
+    has_timeline = job.is_measured and about_traces.view != TraceView.DIFF
+    if files.heatmap or files.traces or (not has_timeline and (files.perfetto or files.save)):
         raise UsageError(
             "option-not-for-command",
-            f"{question.job.title} is {question.job.noun}, which is explained as it was recorded",
-            hint="leave out what changes it; what else it could be: foretrace simulate",
+            f"{job.title} is {job.noun}, whose explanation has no such file",
+            hint="leave out the files of a timeline; foretrace simulate writes them",
         )

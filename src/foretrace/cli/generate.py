@@ -11,8 +11,9 @@ import typer
 from foretrace.basics.errors import UsageError
 from foretrace.basics.outputs import claim_output
 from foretrace.cli.emit import emit, write_traces
-from foretrace.cli.groups import JOB, MACHINE, MachineOptions, OutputOptions, takes
+from foretrace.cli.groups import JOB, MACHINE, OutputOptions, takes
 from foretrace.cli.predict import EXPLAINED
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.export.generate import (
     GeneratedFile,
     generate_aicb,

@@ -9,25 +9,23 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean
+from foretrace.basics.errors import UsageError, did_you_mean
 from foretrace.basics.outputs import PAGE_ENDINGS
-from foretrace.cost.kernels.interface import PriceSources
-from foretrace.cost.machine import Machine, NetworkMode
-from foretrace.cost.network.nccl.settings import NcclSettings
+from foretrace.cost.machine import Machine
+from foretrace.cost.machine_texts import MACHINE_DEFAULTS, MACHINE_OPTIONS, MachineOptions, read_machine
 from foretrace.hardware.changes import Change
-from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.inputs.base import Input
-from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
+from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_numbers
 from foretrace.inputs.registry import open_input, open_model
 from foretrace.readings.scenario import Scenario
-from foretrace.readings.scenario_texts import read_jitter, read_slow_links, read_stragglers, read_what_ifs
+from foretrace.readings.scenario_texts import SCENARIO_OPTIONS, ScenarioOptions, read_scenario, read_what_ifs
 
 Parameter = tuple[str, Any, Any]
 """The name, annotation and default of an option."""
@@ -56,23 +54,27 @@ def takes(*groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[...,
         def run(**given: Any) -> None:
             nouns = {}
             for group in groups:
-                nouns[group.name] = group.read({name: given.pop(name) for name, _, _ in group.parameters})
+                nouns[group.name] = group.read({name: _plain(given.pop(name)) for name, _, _ in group.parameters})
             command(**given, **nouns)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
-        made = [
+        of_groups = [
             inspect.Parameter(name, keyword, default=default, annotation=annotation)
             for group in groups
             for name, annotation, default in group.parameters
         ]
         # typer reads a command's options off its signature and its annotations.
-        parameters = [*(parameter.replace(kind=keyword) for parameter in own), *made]
+        parameters = [*(parameter.replace(kind=keyword) for parameter in own), *of_groups]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
         return run
 
     return wrap
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def given_flags(group: OptionGroup, values: Mapping[str, Any]) -> str:
@@ -88,25 +90,25 @@ def given_flags(group: OptionGroup, values: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-class Option(NamedTuple):
-    """An option of a group: the type of its value, its flags, what stands for the value, and what it means."""
+def value_type(option: OptionText) -> Any:
+    """Returns the type of an option's value, as typer reads it; an option without a default may be None."""
+    kind: Any = bool if option.is_flag else option.kind
+    if option.choices:
+        make_enum: Any = StrEnum  # whose members typer lists
+        kind = make_enum("Choice", list(option.choices))
+    kind = list[kind] if option.repeated else kind
+    return kind if option.default is not None else kind | None
 
-    kind: Any
-    flags: str
-    metavar: str
-    help: str
-    default: Any = None
 
-
-def option_parameters(panel: str, options: dict[str, Option]) -> tuple[Parameter, ...]:
+def option_parameters(panel: str, options: Mapping[str, OptionText]) -> tuple[Parameter, ...]:
     """Returns the options of a group as typer reads them; help lists them under the heading `panel`."""
     return tuple(
         (
             name,
             Annotated[
-                option.kind,
+                value_type(option),
                 typer.Option(
-                    *option.flags.split(), metavar=option.metavar or None, help=option.help, rich_help_panel=panel
+                    *option.flag.split(), metavar=option.metavar or None, help=option.help, rich_help_panel=panel
                 ),
             ],
             option.default,
@@ -118,201 +120,16 @@ def option_parameters(panel: str, options: dict[str, Option]) -> tuple[Parameter
 _JOB, _MACHINE, _SCENARIO, _OUTPUT = "Job", "Machine", "Scenario", "Output"
 
 
-def _job_option(option: OptionText) -> Option:
-    kind: Any = list[str] if option.repeated else str if option.metavar else bool
-    return Option(kind | None, option.flag, option.metavar, option.help)
-
-
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != []}
 
 
-_JOB_OPTIONS = {name: _job_option(option) for name, option in INPUT_OPTIONS.items()}
-
-JOB = OptionGroup("options", option_parameters(_JOB, _JOB_OPTIONS), _given)
+JOB = OptionGroup("options", option_parameters(_JOB, INPUT_OPTIONS), _given)
 """Options that inputs leave open, as texts; an input refuses those that it does not have."""
 
 
-class PricesChoice(StrEnum):
-    """Where prices come from."""
-
-    BEST = "best"
-    MODEL = "model"
-    ROOFLINE = "roofline"
-
-
-class NetworkChoice(StrEnum):
-    """How communication is run."""
-
-    ANALYTIC = "analytic"
-    FLOW = "flow"
-    PACKETS = "packets"
-
-
-@dataclass(frozen=True, slots=True)
-class MachineOptions:
-    """The options of a machine, whose cluster the input may name."""
-
-    cluster: str | None
-    details: dict[str, Any]
-    domain_gpus: int | None = None
-
-    def machine(self, job: Input | None = None) -> Machine:
-        """Makes the machine; its cluster is the one that was named, else the input's own."""
-        named = self.cluster or (None if job is None else job.cluster)
-        if named is None:
-            self._check_needs_no_cluster()
-        try:
-            return self._made(named)
-        except InputError as error:  # of the input, where that names the cluster
-            raise error.at(None if self.cluster or job is None else ", ".join(job.paths)) from None
-
-    def machine_of_clusters(self) -> Machine:
-        """Makes a machine whose cluster others name, one after the other."""
-        return self._made(self.cluster)
-
-    def needed_machine(self) -> Machine:
-        """Makes the machine; raises a usage error where no cluster is named."""
-        machine = self._made(self.cluster)
-        machine.needed_cluster()
-        return machine
-
-    def _made(self, named: str | None) -> Machine:
-        if named is None or self.domain_gpus is None:
-            return Machine(named, **self.details)
-        return Machine(replace(load_cluster(named), domain_gpus=self.domain_gpus), **self.details)
-
-    def _check_needs_no_cluster(self) -> None:
-        needs = {
-            "--collectives prices the network of a cluster": self.details["collectives"],
-            "--placement says where ranks sit on a cluster": self.details["placement"],
-            "--domain-gpus says which GPUs of a cluster are used": self.domain_gpus,
-            "--calibration prices the GPUs of a cluster": self.details["calibration"],
-            "--nccl, --nccl-algo and --nccl-proto are of a cluster": self.details["nccl"],
-            "--network flow divides the links of a cluster": self.details["network"] != "analytic",
-        }
-        for text, given in needs.items():
-            if given:
-                raise UsageError("needs-cluster", text, hint="name it with --cluster")
-
-
-def _read_machine(values: dict[str, Any]) -> MachineOptions:
-    network: NetworkMode = values["network"].value
-    domain_gpus = values["domain_gpus"]
-    if domain_gpus is not None and values["placement"] is not None:
-        problem = "--placement says which GPUs of a domain are used"
-        raise UsageError("conflicting-options", problem, hint="leave out --domain-gpus")
-    nccl = NcclSettings(values["nccl_algo"], values["nccl_proto"], tuple(values["nccl"] or ()))
-    details = {
-        "placement": values["placement"],
-        "prices": PriceSources(values["prices"].value, False if values["no_silicon"] else None),
-        "collectives": values["collectives"],
-        "calibration": values["calibration"],
-        "nccl": nccl or None,
-        "network": network,
-        "overlap_cost": not values["no_overlap_cost"],
-    }
-    return MachineOptions(values["cluster"], details, domain_gpus)
-
-
-_MACHINE_OPTIONS = {
-    "cluster": Option(str | None, "--cluster", "NAME|FILE", "What it runs on: see foretrace list clusters."),
-    "placement": Option(Path | None, "--placement", "FILE", "Which rank sits where (hostfile, rankfile, YAML)."),
-    "domain_gpus": Option(
-        int | None, "--domain-gpus", "N", "GPUs of each NVLink domain that the job uses, where it spans nodes (NVL72)."
-    ),
-    "prices": Option(
-        PricesChoice,
-        "--prices",
-        "",
-        "Kernels and collectives: best source, fitted model only, or datasheet (kernels).",
-        PricesChoice.BEST,
-    ),
-    "no_silicon": Option(
-        bool, "--no-silicon", "", "Leave NVIDIA's tables out, as where they are not installed.", False
-    ),
-    "collectives": Option(
-        Path | None, "--collectives", "DIR|FILE", "Measured collectives (nccl-tests) to price it with."
-    ),
-    "calibration": Option(
-        Path | None, "--calibration", "FILE", "Your own measurements (foretrace calibrate): the best source."
-    ),
-    "nccl_algo": Option(
-        str | None, "--nccl-algo", "ring,tree|^tree|…", "Algorithms NCCL may use, as NCCL_ALGO has them."
-    ),
-    "nccl_proto": Option(str | None, "--nccl-proto", "LL,Simple|^LL|…", "Protocols, as NCCL_PROTO has them."),
-    "nccl": Option(
-        list[Path] | None,
-        "--nccl",
-        "FILE",
-        "What NCCL reported on your machine: a debug log, a graph or topology dump.",
-    ),
-    "network": Option(
-        NetworkChoice,
-        "--network",
-        "",
-        "Communications run alone, divide the links they meet on, or (foretrace network) as packets.",
-        NetworkChoice.ANALYTIC,
-    ),
-    "no_overlap_cost": Option(
-        bool, "--no-overlap-cost", "", "Kernels next to a collective take as long as alone.", False
-    ),
-}
-
-MACHINE_DEFAULTS: Final = _read_machine({name: option.default for name, option in _MACHINE_OPTIONS.items()})
-"""The options of a machine where none is given."""
-
-MACHINE = OptionGroup("machine", option_parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
+MACHINE = OptionGroup("machine", option_parameters(_MACHINE, MACHINE_OPTIONS), read_machine)
 """Options of the machine that a job runs on."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioOptions:
-    """The scenario, the what-ifs that are options of the input, and the texts that both were read from."""
-
-    scenario: Scenario
-    options: dict[str, Any]
-    texts: dict[str, Any]
-
-    def changed(self, **texts: Any) -> ScenarioOptions:
-        """Reads the same options again with others in their place; what can be repeated is added to what is given."""
-        added = {name: [*(self.texts[name] or []), *text] for name, text in texts.items() if isinstance(text, list)}
-        return _read_scenario({**self.texts, **texts, **added})
-
-
-def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
-    options, what_ifs = split_what_ifs(values["what_if"] or [])
-    scenario = Scenario(
-        read_what_ifs(what_ifs),
-        read_stragglers(values["straggler"] or []),
-        read_slow_links(values["slow_link"] or []),
-        read_jitter(values["jitter"]),
-        values["steady"],
-    )
-    return ScenarioOptions(scenario, options, values)
-
-
-_SCENARIO_OPTIONS = {
-    "what_if": Option(
-        list[str] | None,
-        "--what-if",
-        "WHAT=1.1x",
-        "Make ops (compute, tp, …), kernels (gemm, attention) or a resource this many times as fast; or change the "
-        "machine: nic=2x, nvlink=, hbm=, pcie=, flops=, memory=, power=500W, gpu=NAME, cluster=NAME. Of a profiler "
-        "trace also: cuda-graphs, no-host-gaps, unprofiled, batch=2x.",
-    ),
-    "straggler": Option(list[str] | None, "--straggler", "RANK=1.2x", "Make a rank compute this many times as slowly."),
-    "slow_link": Option(
-        list[str] | None, "--slow-link", "RANK:AXIS=2x", "Make what a rank communicates this many times as slow."
-    ),
-    "jitter": Option(str | None, "--jitter", "3%", "How much computation varies: groups wait longer."),
-    "steady": Option(
-        bool | None,
-        "--steady/--one-step",
-        "",
-        "The period of repeated steps, or one step from a standstill; else as the input has it.",
-    ),
-}
 
 
 def _read_changes(values: dict[str, Any]) -> dict[str, Change]:
@@ -332,11 +149,8 @@ CHANGED_MACHINE = OptionGroup(
     option_parameters(
         _MACHINE,
         {
-            "what_if": Option(
-                list[str] | None,
-                "--what-if",
-                "nic=2x",
-                "Change the machine: nic, nvlink, pcie, gpu=NAME, cluster=NAME.",
+            "what_if": OptionText(
+                "--what-if", "nic=2x", "Change the machine: nic, nvlink, pcie, gpu=NAME, cluster=NAME.", repeated=True
             )
         },
     ),
@@ -345,7 +159,7 @@ CHANGED_MACHINE = OptionGroup(
 """Changes of the machine, for commands without a job."""
 
 
-SCENARIO = OptionGroup("scenario", option_parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
+SCENARIO = OptionGroup("scenario", option_parameters(_SCENARIO, SCENARIO_OPTIONS), read_scenario)
 """Options for what is different from normal."""
 
 
@@ -359,9 +173,9 @@ class OutputOptions:
 
 
 _OUTPUT_OPTIONS = {
-    "as_json": Option(bool, "--json", "", "Print the whole answer as JSON.", False),
-    "output_file": Option(Path | None, "-o --output", "OUT", "Also write the JSON to a file."),
-    "html": Option(Path | None, "--html", "OUT.html", "Also write the answer as a page: one file, read offline."),
+    "as_json": OptionText("--json", "", "Print the whole answer as JSON.", default=False),
+    "output_file": OptionText("-o --output", "OUT", "Also write the JSON to a file.", kind=Path),
+    "html": OptionText("--html", "OUT.html", "Also write the answer as a page: one file, read offline.", kind=Path),
 }
 
 
@@ -402,12 +216,12 @@ def _read_timeline(values: dict[str, Any]) -> TimelineOptions:
 
 
 _TIMELINE_OPTIONS = {
-    "perfetto": Option(Path | None, "--perfetto", "OUT", "Write the timeline for ui.perfetto.dev."),
-    "ranks": Option(str | None, "--ranks", "0,7,16-19", "Which ranks the Perfetto file and traces show."),
-    "traces": Option(Path | None, "--traces", "OUT_DIR", "Write the timeline as Megatron rank traces."),
-    "heatmap": Option(Path | None, "--heatmap", "OUT.svg", "Draw how busy every link of the network is."),
-    "save": Option(
-        Path | None, "--save", "OUT.answer", "Save the answer with its timeline, for compare and foretrace.open."
+    "perfetto": OptionText("--perfetto", "OUT", "Write the timeline for ui.perfetto.dev.", kind=Path),
+    "ranks": OptionText("--ranks", "0,7,16-19", "Which ranks the Perfetto file and traces show."),
+    "traces": OptionText("--traces", "OUT_DIR", "Write the timeline as Megatron rank traces.", kind=Path),
+    "heatmap": OptionText("--heatmap", "OUT.svg", "Draw how busy every link of the network is.", kind=Path),
+    "save": OptionText(
+        "--save", "OUT.answer", "Save the answer with its timeline, for compare and foretrace.open.", kind=Path
     ),
 }
 

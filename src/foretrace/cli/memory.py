@@ -9,19 +9,10 @@ import typer
 
 from foretrace.api import memory
 from foretrace.cli.emit import emit, fail_after_answer, write_picture
-from foretrace.cli.groups import (
-    JOB,
-    MACHINE,
-    OUTPUT,
-    SCENARIO,
-    MachineOptions,
-    OutputOptions,
-    ScenarioOptions,
-    ask,
-    check_svg,
-    takes,
-)
+from foretrace.cli.groups import JOB, MACHINE, OUTPUT, SCENARIO, OutputOptions, ask, check_svg, takes
 from foretrace.cli.predict import EXPLAINED
+from foretrace.cost.machine_texts import MachineOptions
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.memory import MeasuredMemory, memory_json, memory_plot, print_memory
 from foretrace.simulation.relief import misfit
 

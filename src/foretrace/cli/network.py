@@ -10,15 +10,8 @@ import typer
 from foretrace.basics.errors import UsageError
 from foretrace.basics.progress import doing
 from foretrace.cli.emit import emit, write_picture
-from foretrace.cli.groups import (
-    CHANGED_MACHINE,
-    MACHINE,
-    OUTPUT,
-    MachineOptions,
-    OutputOptions,
-    check_svg,
-    takes,
-)
+from foretrace.cli.groups import CHANGED_MACHINE, MACHINE, OUTPUT, OutputOptions, check_svg, takes
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.hardware.changes import Change
 from foretrace.program.columns import Collective
 from foretrace.report.network import network_json, print_network, print_table, table_json, title_text

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 
 from foretrace.api import plan
-from foretrace.basics.errors import Diagnostic, InfeasibleError, InputError, UsageError
-from foretrace.basics.units import format_count, parse_count, parse_factor, parse_time
+from foretrace.basics.errors import Diagnostic, InfeasibleError, usage_errors
+from foretrace.basics.units import format_count
 from foretrace.cli.emit import emit, fail_after_answer, write_picture
 from foretrace.cli.groups import (
     MACHINE,
     OUTPUT,
-    MachineOptions,
-    Option,
     OptionGroup,
     OutputOptions,
     check_svg,
@@ -26,7 +23,7 @@ from foretrace.cli.groups import (
     option_parameters,
     takes,
 )
-from foretrace.cost.machine import Machine
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.inputs.model.input import ModelInput
 from foretrace.inputs.model.options import plan_options
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
@@ -34,8 +31,8 @@ from foretrace.inputs.registry import open_model
 from foretrace.report.plan import plan_json, print_plans
 from foretrace.report.plan_words import plan_text
 from foretrace.report.views import view_of
-from foretrace.search.plan_texts import plan_request
-from foretrace.search.planner.request import GIVEN_FIELDS, PlanRequest
+from foretrace.search.plan_texts import SEARCH_OPTIONS, plan_request, read_goals, searched_model
+from foretrace.search.planner.request import GIVEN_FIELDS
 from foretrace.search.planner.result import PlanSearch
 from foretrace.workload.plan import Plan
 
@@ -53,24 +50,6 @@ EXPLAINED: Final = (
 _PLAN_PANEL: Final = "Plan (an option pins its axis or gives values: 8, or 1,2,4, or 1..16, or all)"
 _SEARCH_PANEL: Final = "Search"
 _NUMBERS: Final = "N"
-_DAY_S: Final = 86400.0
-
-
-class ObjectiveChoice(StrEnum):
-    """Names the quantity in which the best plan is best."""
-
-    STEP = "step"
-    TOKENS = "tokens"
-    COST = "cost"
-    MEMORY = "memory"
-    PARETO = "pareto"
-
-
-class LargestChoice(StrEnum):
-    """The quantity of which the largest that fits is looked for."""
-
-    GBS = "gbs"
-    SEQ = "seq"
 
 
 _HELP: Final = {
@@ -81,10 +60,9 @@ _HELP: Final = {
 """Help of options that mean more or less here than in other commands."""
 
 
-def _axis_option(name: str, option: OptionText) -> Option:
-    kind: Any = str if option.metavar else bool
+def _axis_option(name: str, option: OptionText) -> OptionText:
     metavar = "VALUES" if option.metavar == _NUMBERS else option.metavar
-    return Option(kind | None, option.flag, metavar, _HELP.get(name, option.help))
+    return replace(option, metavar=metavar, help=_HELP.get(name, option.help), repeated=False)
 
 
 _AXES: Final = {
@@ -93,7 +71,7 @@ _AXES: Final = {
         for name, option in INPUT_OPTIONS.items()
         if name in Plan.__slots__ or name == "overlap"
     },
-    "no_offload": Option(bool | None, "--no-offload", "", "Neither optimizer state nor activations go to the host."),
+    "no_offload": OptionText("--no-offload", "", "Neither optimizer state nor activations go to the host."),
 }
 
 AXES = OptionGroup(
@@ -117,67 +95,7 @@ NAMED_MACHINE = OptionGroup(
 """Options of the machine, which the command that is named at the end repeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """Objective and limits of a search, as `PlanRequest` has them."""
-
-    values: dict[str, Any]
-
-
-def _read_search(values: dict[str, Any]) -> SearchOptions:
-    days = values["days"]
-    return SearchOptions(
-        {
-            "objective": values["objective"].value,
-            "gap": _share(values["gap"]),
-            "time_s": None if values["time"] is None else _number(parse_time, values["time"], "--time"),
-            "workers": values["workers"],
-            "top": values["top"],
-            "price_per_gpu_hour": values["price"],
-            "tokens": None if values["tokens"] is None else _number(parse_count, values["tokens"], "--tokens"),
-            "deadline_s": None if days is None else days * _DAY_S,
-            "largest": None if values["largest"] is None else values["largest"].value,
-        }
-    )
-
-
-def _share(text: str) -> float:
-    """Reads `0.5%` or `0.005`; `0` is complete."""
-    return 0.0 if text.strip(" %") in ("0", "0.0") else float(_number(parse_factor, text, "--gap"))
-
-
-def _number(parse: Any, text: str, flag: str) -> Any:
-    """Reads a number; a text that is none is a mistake of the command line."""
-    try:
-        return parse(text, where=flag)
-    except InputError as error:
-        raise _usage_error(error) from None
-
-
-def _usage_error(error: InputError) -> UsageError:
-    """Returns the error of a text that is not a value of its option."""
-    return UsageError.of(error)
-
-
-_SEARCH_OPTIONS: Final = {
-    "objective": Option(
-        ObjectiveChoice,
-        "--objective",
-        "",
-        "Shortest step, most tokens/s, least cost per token, most memory to spare, or the front of time and memory.",
-        ObjectiveChoice.STEP,
-    ),
-    "gap": Option(str, "--gap", "0.5%", "Stop once no plan is predicted to be faster than the best by more.", "0"),
-    "time": Option(str | None, "--time", "10s", "Simulate no plan after this time, and say what is left."),
-    "top": Option(int, "--top", "N", "How many plans are listed.", 10),
-    "tokens": Option(str | None, "--tokens", "15T", "With --days: the smallest of --gpus 512..8192 that meets them."),
-    "days": Option(float | None, "--days", "60", "Days that the training of --tokens may take."),
-    "largest": Option(LargestChoice | None, "--largest", "", "Look for the largest batch or sequence that fits."),
-    "price": Option(float | None, "--price", "2.5", "Of a GPU for an hour, in any currency, for --objective cost."),
-    "workers": Option(int, "--workers", "N", "Processes that simulate; the result is the same.", 1),
-}
-
-SEARCH = OptionGroup("search", option_parameters(_SEARCH_PANEL, _SEARCH_OPTIONS), _read_search)
+SEARCH = OptionGroup("goals", option_parameters(_SEARCH_PANEL, SEARCH_OPTIONS), read_goals)
 """Objective and limits of a search."""
 
 
@@ -185,7 +103,7 @@ SEARCH = OptionGroup("search", option_parameters(_SEARCH_PANEL, _SEARCH_OPTIONS)
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help=EXPLAINED, show_default=False)],
     texts: dict[str, Any],
-    search: SearchOptions,
+    goals: dict[str, Any],
     machine: NamedMachine,
     output: OutputOptions,
     launch: Annotated[
@@ -206,9 +124,10 @@ def command(
 ) -> None:
     """Find the plan of a model that is predicted to be fastest, and which plans to measure first."""
     check_svg(picture)
-    named = _named_model(model)
-    request = plan_request(named, texts, search.values)
-    result = _searched(named, machine.options.machine(named), request, launch)
+    named = searched_model(open_model(model))
+    request = plan_request(named, texts, goals)
+    with usage_errors("--"):  # of texts that are not values of their axes
+        result = plan(named.model, machine.options.machine(named), request, framework=launch)
     result = replace(result, diagnostics=(*named.diagnostics, *_left_out(named), *result.diagnostics))
     if picture is not None and result.best is not None:
         from foretrace.report.plots.plan_front import plan_front_svg
@@ -226,25 +145,6 @@ def command(
         raise KeyboardInterrupt
     if result.best is None:
         _refuse(result, output)
-
-
-def _searched(job: ModelInput, machine: Machine, request: PlanRequest, framework: str | None) -> PlanSearch:
-    """Searches; a text that is not a value of its axis is a mistake of the command line, as in other commands."""
-    try:
-        return plan(job.model, machine, request, framework=framework)
-    except InputError as error:
-        if (error.where or "").startswith("--"):
-            raise _usage_error(error) from None
-        raise
-
-
-def _named_model(name: str) -> ModelInput:
-    """Opens the model, with the fields of a plan that its file may have."""
-    job = open_model(name)
-    if not isinstance(job, ModelInput):
-        problem = f"{job.title} is {job.noun}, which has no plan to search for"
-        raise UsageError("option-not-for-input", problem, hint="name a model: foretrace list models")
-    return job
 
 
 def _left_out(named: ModelInput) -> list[Diagnostic]:

@@ -68,8 +68,7 @@ def _article(name: str, answer: Answer) -> View:
 
 
 def _difference(before: tuple[str, Answer], after: tuple[str, Answer]) -> View:
-    """Returns the view of the difference of an answer to the one before; a measured step is what a predicted one is
-    compared with, wherever it stands."""
+    """Returns the difference of two answers. If exactly one was measured, it is the base."""
     from foretrace.readings.compare import compare
     from foretrace.report.views import view_of
 

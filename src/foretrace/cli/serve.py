@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.errors import UsageError, usage_errors
 from foretrace.basics.units import format_bytes, parse_bytes, parse_time
 
 EXAMPLES = """Examples:
@@ -29,7 +29,12 @@ def command(
     port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 8023,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Worker processes; by default one per CPU.", show_default=False),
+        typer.Option(
+            "--workers",
+            metavar="N",
+            help="Worker processes; by default the number of CPUs, from 2 to 8.",
+            show_default=False,
+        ),
     ] = None,
     state: Annotated[
         Path | None,
@@ -95,10 +100,8 @@ def _within(flag: str, number: int, min_number: int, max_number: int) -> int:
 
 
 def _positive(parse: Any, text: str, flag: str) -> float:
-    try:
+    with usage_errors():
         amount: float = parse(text, where=flag)
-    except InputError as error:
-        raise UsageError.of(error) from None
     if amount <= 0:
-        raise UsageError("out-of-range", f"{flag} {text}: expected more than nothing")
+        raise UsageError("out-of-range", f"{flag} {text}: expected a value above 0")
     return amount

@@ -10,13 +10,15 @@ from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.files import GivenPath
 from foretrace.basics.outputs import write_text
 from foretrace.cli.emit import emit, write_files
-from foretrace.cli.groups import MachineOptions, OutputOptions, ScenarioOptions, TimelineOptions
+from foretrace.cli.groups import OutputOptions, TimelineOptions
 from foretrace.compat.simai.compare import compare
 from foretrace.compat.simai.csv import end_to_end_csv
 from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.tables import load_tables
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.inputs.aicb.input import WorkloadInput
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.simai import comparison_json, print_comparison
 from foretrace.report.views import view_of
 

@@ -11,19 +11,9 @@ import typer
 from foretrace.api import simulate
 from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_files
-from foretrace.cli.groups import (
-    JOB,
-    MACHINE,
-    OUTPUT,
-    SCENARIO,
-    TIMELINE,
-    MachineOptions,
-    OutputOptions,
-    ScenarioOptions,
-    TimelineOptions,
-    ask,
-    takes,
-)
+from foretrace.cli.groups import JOB, MACHINE, OUTPUT, SCENARIO, TIMELINE, OutputOptions, TimelineOptions, ask, takes
+from foretrace.cost.machine_texts import MachineOptions
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.terminal import print_answer
 from foretrace.report.views import view_of
 

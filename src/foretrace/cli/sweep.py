@@ -16,20 +16,10 @@ from foretrace.basics.errors import Diagnostic, ForetraceError, InfeasibleError,
 from foretrace.basics.outputs import write_text
 from foretrace.cli.changes import changed, names_option
 from foretrace.cli.emit import emit, fail_after_answer, write_picture, wrote
-from foretrace.cli.groups import (
-    JOB,
-    MACHINE,
-    OUTPUT,
-    SCENARIO,
-    MachineOptions,
-    OutputOptions,
-    Question,
-    ScenarioOptions,
-    ask,
-    check_svg,
-    takes,
-)
+from foretrace.cli.groups import JOB, MACHINE, OUTPUT, SCENARIO, OutputOptions, Question, ask, check_svg, takes
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.inputs.option_texts import flag_of
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.sweep import print_sweep, sweep_csv, sweep_json, sweep_svg
 from foretrace.report.views import view_of
 from foretrace.search.axes import SweepAxis, read_axes

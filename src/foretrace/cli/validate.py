@@ -10,17 +10,10 @@ import typer
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.progress import doing
 from foretrace.cli.emit import emit, fail_after_answer, write_picture
-from foretrace.cli.groups import (
-    MACHINE,
-    OUTPUT,
-    SCENARIO,
-    MachineOptions,
-    OutputOptions,
-    ScenarioOptions,
-    check_svg,
-    takes,
-)
+from foretrace.cli.groups import MACHINE, OUTPUT, SCENARIO, OutputOptions, check_svg, takes
+from foretrace.cost.machine_texts import MachineOptions
 from foretrace.inputs.option_texts import flag_of
+from foretrace.readings.scenario_texts import ScenarioOptions
 from foretrace.report.calibration import calibrated_json, print_before_after
 from foretrace.report.validate import MAX_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
 from foretrace.report.views import view_of

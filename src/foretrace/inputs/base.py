@@ -13,7 +13,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from foretrace.basics.arguments import checked_methods
-from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean, located
+from foretrace.basics.errors import (
+    Diagnostic,
+    ForetraceError,
+    UsageError,
+    did_you_mean,
+    located,
+    usage_errors,
+)
 from foretrace.basics.files import GivenPath, InputFile
 from foretrace.basics.numbers import python_number
 
@@ -76,6 +83,7 @@ class Input(ABC):
         kind: The name of this kind of input, as JSON and messages have it.
         noun: What one is called in messages: "a workload file".
         Options: A frozen dataclass of what this kind of input leaves open.
+        is_profile: Whether it holds a profiler's view of a run, which is explained as it was recorded.
         paths: The paths as they were given; empty where nothing was read.
         options: The options of this input.
     """
@@ -83,6 +91,7 @@ class Input(ABC):
     kind: ClassVar[str]
     noun: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
+    is_profile: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         checked_methods(cls)
@@ -176,12 +185,8 @@ class Input(ABC):
         """
         if not texts:
             return self
-        try:
+        with usage_errors():
             return self.with_options(**self.parse_options(dict(texts)))
-        except UsageError:
-            raise
-        except InputError as error:
-            raise UsageError.of(error) from None
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

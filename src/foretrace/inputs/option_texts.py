@@ -21,15 +21,30 @@ MAX_NAMED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class OptionText:
-    """An option of a command line: its flag, what stands for its value, and what it means.
+    """An option of a command line: how it is written, what its value is, and what it means.
 
-    `flag` with a slash (`--sp/--no-sp`) is on or off; without `metavar` it is a flag.
+    Attributes:
+        flag: The flag. `--sp/--no-sp` is on or off, and `-o --output` has a short form.
+        metavar: The placeholder of the value; empty for flags and where `choices` lists the values.
+        help: The meaning, in a sentence.
+        repeated: Whether the option can be given several times.
+        choices: All values; empty where other texts are possible, or where `metavar` lists the values.
+        kind: The type of the value.
+        default: The value without the option; None where its reader, or the input, decides.
     """
 
     flag: str
     metavar: str
     help: str
     repeated: bool = False
+    choices: tuple[str, ...] = ()
+    kind: type = str
+    default: Any = None
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the option has no value, but is on or off."""
+        return not self.metavar and not self.choices
 
 
 INPUT_OPTIONS: Final[dict[str, OptionText]] = {

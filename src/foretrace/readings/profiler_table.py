@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from foretrace.basics.errors import listed
 from foretrace.basics.units import format_percent, format_time
+from foretrace.basics.viewable import Viewable
 from foretrace.inputs.profiler_table.format import Field, ProfilerTable
 from foretrace.inputs.profiler_table.profile import TableProfile, understand
 from foretrace.inputs.profiler_table.rows import RowKind, device_s
@@ -37,6 +38,14 @@ class TableExplanation:
     def communication_recorded(self) -> bool:
         """Whether the device time of every communication is in the table."""
         return all(call.device_s is not None for call in self.profile.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedTables(Viewable):
+    """The profiler tables of a file, each explained."""
+
+    tables: tuple[TableExplanation, ...]
+    path: str
 
 
 def explain_tables(tables: Sequence[ProfilerTable]) -> tuple[TableExplanation, ...]:

@@ -1,13 +1,70 @@
-"""Reads the texts of a scenario's options."""
+"""Options of a scenario as a command line and a page spell them, and how their texts make a `Scenario`."""
 
 from __future__ import annotations
 
-from foretrace.basics.errors import InputError, UsageError, shortened
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foretrace.basics.errors import UsageError, shortened, usage_errors
 from foretrace.basics.limits import MAX_GPUS
-from foretrace.basics.numbers import NumberError, number_error, real_number, whole_number
+from foretrace.basics.numbers import NumberError, real_number, whole_field
 from foretrace.basics.units import parse_marked_factor
 from foretrace.hardware.changes import CHANGES, Change, check_change
-from foretrace.inputs.option_texts import refuse_several
+from foretrace.inputs.option_texts import OptionText, refuse_several, split_what_ifs
+from foretrace.readings.scenario import Scenario
+
+SCENARIO_OPTIONS: Final[dict[str, OptionText]] = {
+    "what_if": OptionText(
+        "--what-if",
+        "WHAT=1.1x",
+        "Make ops (compute, tp, …), kernels (gemm, attention) or a resource this many times as fast; or change the "
+        "machine: nic=2x, nvlink=, hbm=, pcie=, flops=, memory=, power=500W, gpu=NAME, cluster=NAME. Of a profiler "
+        "trace also: cuda-graphs, no-host-gaps, unprofiled, batch=2x.",
+        repeated=True,
+    ),
+    "straggler": OptionText(
+        "--straggler", "RANK=1.2x", "Make a rank compute this many times as slowly.", repeated=True
+    ),
+    "slow_link": OptionText(
+        "--slow-link", "RANK:AXIS=2x", "Make what a rank communicates this many times as slow.", repeated=True
+    ),
+    "jitter": OptionText("--jitter", "3%", "How much computation varies: groups wait longer."),
+    "steady": OptionText(
+        "--steady/--one-step",
+        "",
+        "The period of repeated steps, or one step from a standstill; else as the input has it.",
+    ),
+}
+"""The options of a scenario, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioOptions:
+    """The scenario, the what-ifs that are options of the input, and the texts that both were read from."""
+
+    scenario: Scenario
+    options: dict[str, Any]
+    texts: dict[str, Any]
+
+    def changed(self, **texts: Any) -> ScenarioOptions:
+        """Reads the same options again with others in their place; what can be repeated is added to what is given."""
+        added = {name: [*(self.texts[name] or []), *text] for name, text in texts.items() if isinstance(text, list)}
+        return read_scenario({**self.texts, **texts, **added})
+
+
+def read_scenario(given: Mapping[str, Any]) -> ScenarioOptions:
+    """Reads the options of a scenario by name; those that are not given are at their defaults."""
+    values = {name: given.get(name) for name in SCENARIO_OPTIONS}
+    options, what_ifs = split_what_ifs(values["what_if"] or [])
+    scenario = Scenario(
+        read_what_ifs(what_ifs),
+        read_stragglers(values["straggler"] or []),
+        read_slow_links(values["slow_link"] or []),
+        read_jitter(values["jitter"]),
+        values["steady"],
+    )
+    return ScenarioOptions(scenario, options, values)
 
 
 def read_what_ifs(texts: list[str]) -> dict[str, Change]:
@@ -26,10 +83,8 @@ def read_what_ifs(texts: list[str]) -> dict[str, Change]:
 
 def _change(what: str, value: str) -> str:
     """Returns the text of a change of the machine after checking it."""
-    try:
+    with usage_errors():
         check_change(what, value)
-    except InputError as error:
-        raise UsageError.of(error) from None
     return value
 
 
@@ -72,10 +127,9 @@ def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
 
 
 def _rank(text: str, option: str, example: str) -> int:
-    try:
-        return whole_number(text.removeprefix("rank").strip(), most=MAX_GPUS - 1)
-    except NumberError as error:
-        raise UsageError.of(number_error(error, "rank", text, option, f"example: {option} {example}")) from None
+    number = text.removeprefix("rank").strip()
+    with usage_errors():
+        return whole_field("rank", number, option, most=MAX_GPUS - 1, hint=f"example: {option} {example}")
 
 
 def read_jitter(text: str | None) -> float:
@@ -99,10 +153,8 @@ def _slowdown(value: str, option: str) -> float:
 
 
 def _factor(text: str, where: str) -> float:
-    try:
+    with usage_errors():
         return parse_marked_factor(text, where=where)
-    except InputError as error:
-        raise UsageError.of(error) from None
 
 
 def _split(text: str, option: str, example: str) -> tuple[str, str]:

@@ -37,6 +37,11 @@ def with_properties(value: Any, *names: str) -> dict[str, Any]:
     return {**to_plain(value), **{name: to_plain(getattr(value, name)) for name in names}}
 
 
+def json_text(result: Mapping[str, Any]) -> str:
+    """Returns an answer as the text of a file."""
+    return json.dumps(result, indent=1, allow_nan=False) + "\n"
+
+
 def write_json(result: Mapping[str, Any], path: Path) -> None:
     """Writes an answer to a file."""
-    write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n", "JSON file")
+    write_text(path, json_text(result), "JSON file")

@@ -12,6 +12,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.origin import origin_of
 from foretrace.basics.outputs import PAGE_ENDINGS, write_text
 from foretrace.basics.viewable import Viewable
 from foretrace.report.page.blocks import Picture, View
@@ -48,7 +49,7 @@ class SectionPlot:
         """Writes the plot to a file: a page (.html), or its picture (.svg) where it has one."""
         path = Path(path)
         if path.suffix.lower() in PAGE_ENDINGS:
-            write_text(path, report_html(with_origin([self.view], (), ())), "page")
+            write_text(path, report_html(with_origin([self.view], origin_of((), ()))), "page")
             return
         pictures = [block for section in self.view.sections for block in section.blocks if isinstance(block, Picture)]
         if path.suffix.lower() != ".svg" or not pictures:

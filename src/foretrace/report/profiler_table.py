@@ -15,7 +15,7 @@ from foretrace.inputs.profiler_table.labels import Label
 from foretrace.inputs.profiler_table.parts import DeviceTime, Origin, TablePart
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Phase, label
-from foretrace.readings.profiler_table import TableExplanation
+from foretrace.readings.profiler_table import ExplainedTables, TableExplanation
 from foretrace.report.json import read_record, to_json
 from foretrace.report.table import TextTable
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
@@ -120,14 +120,15 @@ class TableExplanationRecord:
         )
 
 
-def explanations_json(explanations: Sequence[TableExplanation]) -> dict[str, Any]:
+def explanations_json(explained: ExplainedTables) -> dict[str, Any]:
     """Returns what the profiler tables of a file mean."""
-    tables = [TableExplanationRecord.of(explanation) for explanation in explanations]
+    tables = [TableExplanationRecord.of(explanation) for explanation in explained.tables]
     return to_json(EXPLANATION_SCHEMA, {"format": "PyTorch profiler table", "tables": tables})
 
 
-def print_explanations(explanations: Sequence[TableExplanation], path: Path) -> None:
+def print_explanations(explained: ExplainedTables) -> None:
     """Prints a screen for each table of a file."""
+    explanations, path = explained.tables, Path(explained.path)
     screen = Screen.of(sys.stdout)
     lines: list[list[Span]] = []
     for number, explanation in enumerate(explanations):

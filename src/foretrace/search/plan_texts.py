@@ -1,23 +1,79 @@
-"""Reads the texts of options into a request for a search: an option pins its axis, or gives several values of it."""
+"""Options of a search as a command line and a page spell them, and how texts make a `PlanRequest`.
+
+An option of a plan pins its axis, or gives several values of it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from foretrace.basics.errors import InputError, UsageError
-from foretrace.basics.units import parse_count
+from foretrace.basics.errors import InputError, UsageError, usage_errors
+from foretrace.basics.units import parse_count, parse_factor, parse_time
+from foretrace.inputs.base import Input
 from foretrace.inputs.model.input import ModelInput
 from foretrace.inputs.model.options import plan_fields
-from foretrace.inputs.option_texts import INPUT_OPTIONS
-from foretrace.search.planner.request import GIVEN_FIELDS, PlanRequest
+from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
+from foretrace.search.planner.request import GIVEN_FIELDS, Largest, Objective, PlanRequest
 from foretrace.workload.plan import Plan
 
 _SEVERAL: Final = re.compile(r",|\.\.")
 _WIDENED: Final = ("gbs", "seq_len", "precision", "cuda_graphs")
 """Fields that a search does not vary unless several values are given."""
 _OFFLOAD: Final = {"offload_optimizer": "off", "offload_layers": "0", "offload_modules": "none"}
+
+
+_DAY_S: Final = 86400.0
+
+SEARCH_OPTIONS: Final[dict[str, OptionText]] = {
+    "objective": OptionText(
+        "--objective",
+        "",
+        "Shortest step, most tokens/s, least cost per token, most memory to spare, or the front of time and memory.",
+        choices=get_args(Objective),
+        default="step",
+    ),
+    "gap": OptionText(
+        "--gap", "0.5%", "Stop once no plan is predicted to be faster than the best by more.", default="0"
+    ),
+    "time": OptionText("--time", "10s", "Simulate no plan after this time, and say what is left."),
+    "top": OptionText("--top", "N", "How many plans are listed.", kind=int, default=10),
+    "tokens": OptionText("--tokens", "15T", "With --days: the smallest of --gpus 512..8192 that meets them."),
+    "days": OptionText("--days", "60", "Days that the training of --tokens may take.", kind=float),
+    "largest": OptionText(
+        "--largest", "", "Look for the largest batch or sequence that fits.", choices=get_args(Largest)
+    ),
+    "price": OptionText("--price", "2.5", "Of a GPU for an hour, in any currency, for --objective cost.", kind=float),
+    "workers": OptionText("--workers", "N", "Processes that simulate; the result is the same.", kind=int, default=1),
+}
+"""Objective and limits of a search, by name."""
+
+
+def read_goals(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the options of a search by name into fields of `PlanRequest`; others are at their defaults."""
+    values = {name: given.get(name, option.default) for name, option in SEARCH_OPTIONS.items()}
+    time, tokens, days = values["time"], values["tokens"], values["days"]
+    with usage_errors():
+        return {
+            "objective": values["objective"],
+            "gap": 0.0 if values["gap"].strip(" %") in ("0", "0.0") else parse_factor(values["gap"], where="--gap"),
+            "time_s": None if time is None else parse_time(time, where="--time"),
+            "workers": values["workers"],
+            "top": values["top"],
+            "price_per_gpu_hour": values["price"],
+            "tokens": None if tokens is None else parse_count(tokens, where="--tokens"),
+            "deadline_s": None if days is None else days * _DAY_S,
+            "largest": values["largest"],
+        }
+
+
+def searched_model(job: Input) -> ModelInput:
+    """Returns an input as the model that it is. Raises UsageError where it has no plan to search for."""
+    if isinstance(job, ModelInput):
+        return job
+    problem = f"{job.title} is {job.noun}, which has no plan to search for"
+    raise UsageError("option-not-for-input", problem, hint="name a model: foretrace list models")
 
 
 def plan_request(named: ModelInput, texts: Mapping[str, Any], goals: Mapping[str, Any]) -> PlanRequest:
@@ -82,10 +138,8 @@ def _gpu_counts(text: str) -> tuple[int, ...]:
 
 
 def _gpu_count(text: str) -> int:
-    try:
-        return int(parse_count(text.strip(), where="--gpus"))
-    except InputError as error:
-        raise UsageError.of(error) from None
+    with usage_errors():
+        return parse_count(text.strip(), where="--gpus")
 
 
 def _switch(value: bool) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,26 +27,7 @@ class SearchedPlan:
 
 
 PlansWatch = Callable[[Callable[[], Sequence[SearchedPlan]]], None]
-"""Shows the plans that a search has simulated so far, which it may ask for, or not."""
-
-_plans_watch: ContextVar[PlansWatch | None] = ContextVar("plans_watch", default=None)
-
-
-@contextmanager
-def plans_shown_by(watch: PlansWatch) -> Iterator[None]:
-    """Shows the simulated plans of searches inside by `watch`, after every few simulations."""
-    token = _plans_watch.set(watch)
-    try:
-        yield
-    finally:
-        _plans_watch.reset(token)
-
-
-def show_plans(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
-    """Offers the plans that a search has simulated so far to whoever watches."""
-    watch = _plans_watch.get()
-    if watch is not None:
-        watch(plans)
+"""Is offered the plans that a search has simulated so far, after every few simulations; it may ask for them or not."""
 
 
 class SearchProgress:
@@ -57,11 +36,15 @@ class SearchProgress:
     Args:
         work: The line that is shown.
         clock: Returns the time in seconds.
+        watch: Is offered the plans that were simulated; None: nobody looks at them.
     """
 
-    def __init__(self, work: ShownWork, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, work: ShownWork, clock: Callable[[], float] = time.monotonic, watch: PlansWatch | None = None
+    ) -> None:
         self._work = work
         self._clock = clock
+        self._watch = watch
         self._name = work.text
         self.begin("", 0)
 
@@ -96,3 +79,8 @@ class SearchProgress:
             left_s = max(elapsed_s / done * (self._count - done), MIN_LEFT_S)
             words.append(f"{left_s:.0f} s left" if left_s < MAX_SECONDS else f"{format_time(left_s)} left")
         self._work.text = f"{self._name}: {', '.join(words)}"
+
+    def show(self, plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+        """Offers the plans that were simulated so far to whoever watches; the line does not show them."""
+        if self._watch is not None:
+            self._watch(plans)

@@ -5,9 +5,7 @@ An `Answerer` keeps machines, whose prices make the next question fast, inputs t
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,26 +15,27 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from foretrace import api
 from foretrace.basics.cache import SizedCache
-from foretrace.basics.errors import ForetraceError, InputError, UsageError
-from foretrace.basics.origin import origin_of
+from foretrace.basics.errors import ForetraceError, InputError, usage_errors
+from foretrace.basics.origin import command_text, origin_of
 from foretrace.basics.outputs import write_text
 from foretrace.basics.units import format_count, format_time
 from foretrace.cost.machine import Machine
 from foretrace.inputs.base import Input
-from foretrace.inputs.profiler_table.input import ProfilerTableInput
-from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import compare
+from foretrace.readings.explain import Explanation
 from foretrace.report.answer_words import place_text
+from foretrace.report.json import json_text, write_json
 from foretrace.report.page.document import report_html
 from foretrace.report.page.markup import render_view
 from foretrace.report.page.origin import with_origin
 from foretrace.report.views import view_of
 from foretrace.report.views.answer import answer_view
-from foretrace.search.progress import SearchedPlan, plans_shown_by
-from foretrace.server.front import front_view
+from foretrace.report.views.plan_search import running_search_view
+from foretrace.search.plan_texts import searched_model
+from foretrace.search.progress import SearchedPlan
 from foretrace.server.question_nouns import (
-    command_line,
+    command_words,
     machine_key,
     machine_of,
     open_job,
@@ -44,7 +43,7 @@ from foretrace.server.question_nouns import (
     scenario_of,
     with_options,
 )
-from foretrace.server.questions import WebQuestion
+from foretrace.server.questions import FilePlace, WebQuestion
 
 if TYPE_CHECKING:
     from foretrace.report.page.blocks import View
@@ -52,6 +51,15 @@ if TYPE_CHECKING:
 
 Format = Literal["json", "report", "perfetto", "saved", "launch"]
 """Formats in which an answer can be downloaded."""
+
+_FORMAT_NOUNS: Final[dict[Format, str]] = {
+    "json": "JSON",
+    "report": "page",
+    "perfetto": "timeline for Perfetto",
+    "saved": "saved answer",
+    "launch": "launch script",
+}
+"""What the formats are called in messages."""
 
 MIN_FRONT_INTERVAL_S: Final = 0.5
 """Seconds from one view of the plans of a search to the next."""
@@ -89,7 +97,7 @@ class WebAnswer:
     fits: bool = True
 
     def view(self, command: str = "") -> View:
-        """Returns the whole view, with the command that makes it; that of a saved answer is the one that made it."""
+        """Returns the view. A saved answer keeps its own command; otherwise `command` is shown."""
         view = self.make_view()
         return replace(view, command=view.command or command)
 
@@ -116,19 +124,6 @@ class WebAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the files of a question are.
-
-    Attributes:
-        enter: Goes to their folder, the only one that can then be read, and returns their paths from there.
-        shown_names: The names that the user gave them.
-    """
-
-    enter: Callable[[], tuple[str, ...]]
-    shown_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Opened:
     """An input of a question with its options, and the machine."""
 
@@ -144,14 +139,15 @@ class Answerer:
         self._jobs: SizedCache[object, Input] = SizedCache(MAX_KEPT_JOBS, lambda _: 1)
         self._answer_cache: SizedCache[object, WebAnswer] = SizedCache(MAX_KEPT_ANSWERS, lambda _: 1)
 
-    def quick(self, question: WebQuestion, place: Place) -> dict[str, Any]:
+    def quick(self, question: WebQuestion, place: FilePlace) -> dict[str, Any]:
         """Returns the step, its breakdown and the memory of a job, without what takes further runs."""
-        opened = self._open(question, place.enter())
+        place.enter()
+        opened = self._open(question, place.names)
         answer = api.simulate(opened.job, opened.machine, scenario_of(question), explain=False, even_if_oom=True)
         answered = _of_answer(opened, answer)
         return {"html": render_view(answer_view(answer, quick=True)), "summary": answered.summary()}
 
-    def full(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> dict[str, Any]:
+    def full(self, question: WebQuestion, place: FilePlace, show_front: Callable[[str], None]) -> dict[str, Any]:
         """Returns the whole answer to a question.
 
         Args:
@@ -159,8 +155,9 @@ class Answerer:
             place: Where its files are.
             show_front: Is given the plans that a search has simulated so far, as HTML.
         """
-        answered = self._answered(question, place, show_front)
-        command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
+        place.enter()
+        answered = self._answered(question, place.names, show_front)
+        command = command_text(command_words(question, place.shown_names, even_if_oom=not answered.fits))
         return {
             "html": render_view(answered.view(command)),
             "summary": answered.summary(),
@@ -169,7 +166,7 @@ class Answerer:
             "files": _stored_files(answered, command),
         }
 
-    def compared(self, questions: Sequence[tuple[WebQuestion, Place]]) -> dict[str, Any]:
+    def compared(self, questions: Sequence[tuple[WebQuestion, FilePlace]]) -> dict[str, Any]:
         """Returns the comparison of the answers to two questions; the first is what the other is compared with.
 
         A comparison is not stored, so that it has nothing to download.
@@ -177,9 +174,10 @@ class Answerer:
         answered = self._comparison(questions)
         return {"html": render_view(answered.view()), "summary": answered.summary(), "command": "", "downloads": []}
 
-    def inspected(self, question: WebQuestion, place: Place) -> dict[str, Any]:
+    def inspected(self, question: WebQuestion, place: FilePlace) -> dict[str, Any]:
         """Returns what an upload is: its kind, whether it was measured, and whether it needs a cluster."""
-        job = self._bare_job(question, place.enter())
+        place.enter()
+        job = self._bare_job(question, place.names)
         return {
             "kind": job.kind,
             "noun": job.noun,
@@ -188,30 +186,34 @@ class Answerer:
             "needs_cluster": job.cluster is None and _needs_cluster(job),
         }
 
-    def export(self, question: WebQuestion, place: Place, kind: Format, path: Path) -> None:
+    def export(self, question: WebQuestion, place: FilePlace, kind: Format, path: Path) -> None:
         """Writes the answer to a question to a file of a format."""
-        answered = self._answered(question, place, lambda _: None)
+        place.enter()
+        answered = self._answered(question, place.names)
         if kind not in answered.formats:
             known = ", ".join(answered.formats)
-            raise InputError("not-expressible", f"this answer has no {kind}", hint=f"it has: {known}")
-        command = command_line(question, place.shown_names, even_if_oom=not answered.fits)
+            raise InputError("not-expressible", f"this answer has no {_FORMAT_NOUNS[kind]}", hint=f"it has: {known}")
+        words = command_words(question, place.shown_names, even_if_oom=not answered.fits)
         if kind == "json":
-            write_text(path, json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n", "JSON file")
+            write_json(answered.to_json(), path)
         elif kind == "report":
-            write_text(path, report_html(with_origin([answered.view(command)], (), place.enter())), "page")
+            view = answered.view(command_text(words))
+            write_text(path, report_html(with_origin([view], origin_of((), place.names))), "page")
         elif kind == "launch":
             assert answered.launch is not None
             write_text(path, answered.launch(), "launch script")
         else:
             assert answered.answer is not None
-            origin = origin_of(shlex.split(command)[1:], place.enter())
+            origin = origin_of(words, place.names)
             _write_timeline(replace(answered.answer, origin=answered.answer.origin or origin), kind, path)
 
-    def _answered(self, question: WebQuestion, place: Place, show_front: Callable[[str], None]) -> WebAnswer:
+    def _answered(
+        self, question: WebQuestion, paths: tuple[str, ...], show_front: Callable[[str], None] = lambda _: None
+    ) -> WebAnswer:
         if question.ask == "plan":  # ended by time or its user, a search has another answer the next time
-            return self._plan(question, place.enter(), show_front)
+            return self._plan(question, paths, show_front)
         make = self._explanation if question.ask == "explain" else self._step
-        return self._answer_cache.get(question.text, lambda: make(question, place.enter()))
+        return self._answer_cache.get(question.text, lambda: make(question, paths))
 
     def _bare_job(self, question: WebQuestion, paths: tuple[str, ...]) -> Input:
         return self._jobs.get((question.source, question.names), lambda: open_job(question, paths))
@@ -220,11 +222,7 @@ class Answerer:
         job = with_options(self._bare_job(question, paths), question)
         if job.answer_file is not None and not dict(question.machine).get("cluster") and not scenario_of(question):
             return _Opened(job, Machine())
-        try:
-            machine = self._machines.get(machine_key(question, job), lambda: machine_of(question, job))
-        except InputError as error:
-            raise error.at(", ".join(job.paths) or None) from None
-        return _Opened(job, machine)
+        return _Opened(job, self._machines.get(machine_key(question, job), lambda: machine_of(question, job)))
 
     def _step(self, question: WebQuestion, paths: tuple[str, ...]) -> WebAnswer:
         opened = self._open(question, paths)
@@ -234,35 +232,27 @@ class Answerer:
 
     def _explanation(self, question: WebQuestion, paths: tuple[str, ...]) -> WebAnswer:
         opened = self._open(question, paths)
-        if isinstance(opened.job, ProfilerTraceInput | ProfilerTableInput):
-            _refuse_changes(question, opened.job)
-            return _of_profile(opened.job)
-        from foretrace.report.explain import explanation_json
-
-        explanation = api.explain(opened.job, opened.machine, scenario_of(question))
-        answered = _of_answer(opened, explanation.answer)
-        return replace(answered, make_view=partial(view_of, explanation), to_json=lambda: explanation_json(explanation))
+        explained = api.explain(opened.job, opened.machine, scenario_of(question))
+        make_view, to_json = partial(view_of, explained), explained.to_dict
+        if isinstance(explained, Explanation):
+            return replace(_of_answer(opened, explained.answer), make_view=make_view, to_json=to_json)
+        return WebAnswer(make_view, opened.job.kind, opened.job.title, None, None, to_json)
 
     def _plan(self, question: WebQuestion, paths: tuple[str, ...], show_front: Callable[[str], None]) -> WebAnswer:
-        bare = self._bare_job(question, paths)
+        bare = searched_model(self._bare_job(question, paths))
         machine = self._machines.get(machine_key(question, bare), lambda: machine_of(question, bare))
         request = request_of(question, bare)
         machine.needed_cluster()
-        model = bare.model  # type: ignore[attr-defined]
-
         shown_s = -math.inf
 
         def show(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
             nonlocal shown_s
             if time.monotonic() - shown_s >= MIN_FRONT_INTERVAL_S:
-                show_front(render_view(front_view(plans(), bare.title)))
+                show_front(render_view(running_search_view(plans(), bare.title)))
                 shown_s = time.monotonic()
 
-        with plans_shown_by(show):
-            try:
-                search = api.plan(model, machine, request)
-            except InputError as error:
-                raise UsageError.of(error) if (error.where or "").startswith("--") else error from None
+        with usage_errors("--"):  # of texts that are not values of their axes
+            search = api.plan(bare.model, machine, request, watch=show)
         from foretrace.report.plan import plan_json
 
         best = search.best
@@ -277,9 +267,13 @@ class Answerer:
             launch=None if script is None else lambda: script,
         )
 
-    def _comparison(self, questions: Sequence[tuple[WebQuestion, Place]]) -> WebAnswer:
-        base, subject = (self._answered(question, place, lambda _: None) for question, place in questions)
-        for answered in (base, subject):
+    def _comparison(self, questions: Sequence[tuple[WebQuestion, FilePlace]]) -> WebAnswer:
+        both = []
+        for question, place in questions:
+            place.enter()
+            both.append(self._answered(question, place.names))
+        base, subject = both
+        for answered in both:
             if answered.answer is None:
                 problem = f"{answered.title} has no timeline that could be compared"
                 raise InputError("not-expressible", problem, hint="compare two steps")
@@ -305,16 +299,16 @@ def _stored_files(answered: WebAnswer, command: str) -> dict[str, str]:
 
     They are all of a search, which may find other plans the next time, and the JSON of a step unless it is large.
     """
-    text = json.dumps(answered.to_json(), indent=1, allow_nan=False) + "\n"
+    text = json_text(answered.to_json())
     if answered.kind != "plan":
         return {"json": text} if len(text) <= MAX_JSON_BYTES else {}
-    files = {"json": text, "report": report_html(with_origin([answered.view(command)], (), ()))}
+    files = {"json": text, "report": report_html(with_origin([answered.view(command)], origin_of((), ())))}
     return files if answered.launch is None else {**files, "launch": answered.launch()}
 
 
 def _needs_cluster(job: Input) -> bool:
     """Returns whether a job has ops that only a cluster can price, as far as this can be told without its options."""
-    if job.answer_file is not None or job.is_measured or isinstance(job, ProfilerTableInput | ProfilerTraceInput):
+    if job.answer_file is not None or job.is_measured or job.is_profile:
         return False
     try:
         Machine().price(job.program())
@@ -355,36 +349,6 @@ def _launch_script(setting: Setting, machine: Machine) -> str:
     from foretrace.export.launch import launch_text
 
     return launch_text(setting, machine.needed_cluster()).text
-
-
-def _of_profile(job: ProfilerTraceInput | ProfilerTableInput) -> WebAnswer:
-    """Returns the explanation of a profile, as it was recorded."""
-    if isinstance(job, ProfilerTableInput):
-        from foretrace.readings.profiler_table import explain_tables
-        from foretrace.report.profiler_table import explanations_json
-        from foretrace.report.views.profiler_table import profiler_tables_view
-
-        tables = explain_tables(job.tables)
-        make_view = partial(profiler_tables_view, tables, Path(job.title).name)
-        return WebAnswer(make_view, job.kind, job.title, None, None, lambda: explanations_json(tables))
-    from foretrace.readings.profiler_views import ProfilerTrace
-    from foretrace.report.profiler_trace.views_json import profiler_trace_json
-
-    if not job.traces:
-        hint = "give the profiler's trace of the same run with it"
-        raise InputError("missing-argument", "an execution trace has no times", where=job.title, hint=hint)
-    trace = ProfilerTrace(job.traces)
-    make_view = partial(view_of, trace)
-    return WebAnswer(make_view, job.kind, job.title, None, None, lambda: profiler_trace_json(trace, None, ""))
-
-
-def _refuse_changes(question: WebQuestion, job: Input) -> None:
-    if question.options or question.scenario or dict(question.machine).get("cluster"):
-        raise UsageError(
-            "option-not-for-command",
-            f"{job.title} is {job.noun}, which is explained as it was recorded",
-            hint="leave out what changes it, or ask for its step",
-        )
 
 
 def _write_timeline(answer: Answer, kind: Format, path: Path) -> None:

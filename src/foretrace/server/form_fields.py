@@ -1,26 +1,29 @@
 """Describes the options that a question may hold: the fields of the page's form.
 
-`MACHINE`, `SCENARIO` and `SEARCH` are the options of those parts of a question; `input_fields` derives the options of a
-kind of input from `INPUT_OPTIONS`. Questions are read, and command lines are written, from the same fields.
+`MACHINE`, `SCENARIO` and `SEARCH` are the options of those parts of a question, and `input_fields` returns those of a
+kind of input. All are options of the command line; fields state what is different on the page. Questions are read, and
+command lines are written, from the same fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
 
 from foretrace.basics.errors import ForetraceError
+from foretrace.cost.machine_texts import MACHINE_OPTIONS
 from foretrace.inputs.base import Input
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
+from foretrace.readings.scenario_texts import SCENARIO_OPTIONS
 from foretrace.schedules.registry import names as schedule_names
-from foretrace.search.planner.request import Objective
+from foretrace.search.plan_texts import SEARCH_OPTIONS
 from foretrace.workload.stacks import STACKS
 
 FieldKind = Literal["text", "number", "flag", "list"]
 
 _SAMPLES: Final[tuple[Any, ...]] = ("1", "none", True, ["name=1"])
-"""Values of options, of which each option can read one or refuses all."""
+"""Sample values: every option accepts one of them or refuses all."""
 _NUMBER: Final = "N"
 _DOUBLED: Final = frozenset(
     ("gpus", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "gbs", "mbs", "seq_len", "shard", "domain_gpus")
@@ -34,14 +37,16 @@ class FormField:
 
     Attributes:
         name: The key in a question.
-        flag: The option of the command line. Of a flag also `--on/--off`, or `/--off` where only turning it off is an
-            option.
+        flag: The option of the command line. Flags are written `--on/--off`, or `/--off` if they can only be turned
+            off.
         label: The name on the page.
         help: The meaning, in a sentence.
         metavar: The placeholder of the value.
         choices: All values; None where other texts are possible.
         kind: The kind of value.
         default: The value that an empty field stands for, where that can be said; `true` or `false` of a flag.
+        omitted: The value that a command without the option has; None if it has none, so that the value of the page
+            has to be written.
     """
 
     name: str
@@ -52,6 +57,7 @@ class FormField:
     choices: tuple[str, ...] | None = None
     kind: FieldKind = "text"
     default: str = ""
+    omitted: str | bool | None = None
 
     @property
     def is_two_way(self) -> bool:
@@ -60,13 +66,15 @@ class FormField:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the field as JSON has it."""
+        values = asdict(self)
+        del values["omitted"]
         on, _, off = self.flag.partition("/")
-        return {**asdict(self), "flag": on or off, "two_way": self.is_two_way, "doubled": self.name in _DOUBLED}
+        return {**values, "flag": on or off, "two_way": self.is_two_way, "doubled": self.name in _DOUBLED}
 
 
 def input_fields(kind: type[Input]) -> list[FormField]:
     """Returns the options that a kind of input has."""
-    return [_input_field(name, option) for name, option in INPUT_OPTIONS.items() if _takes(kind, name)]
+    return [_field(name, option) for name, option in INPUT_OPTIONS.items() if _takes(kind, name)]
 
 
 def fields_json(fields: Iterable[FormField]) -> list[dict[str, Any]]:
@@ -74,17 +82,27 @@ def fields_json(fields: Iterable[FormField]) -> list[dict[str, Any]]:
     return [field.to_dict() for field in fields]
 
 
-def _input_field(name: str, option: OptionText) -> FormField:
+def _field(name: str, option: OptionText, **differences: Any) -> FormField:
+    """Returns an option of the command line as a field of the form.
+
+    Args:
+        name: The key in a question.
+        option: The option.
+        differences: Attributes that are others on the page.
+    """
     kind: FieldKind = "list" if option.repeated else "number" if option.metavar == _NUMBER else "text"
-    return FormField(
+    field = FormField(
         name,
         option.flag,
         option.flag.partition("/")[0].removeprefix("--").replace("-", " "),
         option.help,
         option.metavar,
-        _choices(name, option.metavar),
-        kind if option.metavar else "flag",
+        option.choices or _choices(name, option.metavar),
+        "flag" if option.is_flag else kind,
+        "" if option.default is None or option.is_flag else str(option.default),
+        option.default,
     )
+    return replace(field, **differences)
 
 
 def _choices(name: str, metavar: str) -> tuple[str, ...] | None:
@@ -114,95 +132,50 @@ def _by_name(*fields: FormField) -> Mapping[str, FormField]:
 
 
 MACHINE: Final = _by_name(
-    FormField("cluster", "--cluster", "cluster", "What it runs on.", "NAME"),
-    FormField(
+    _field("cluster", MACHINE_OPTIONS["cluster"], metavar="NAME", help="What it runs on."),
+    _field(
         "network",
-        "--network",
-        "network",
-        "Communications run alone, or divide the links they meet on.",
+        MACHINE_OPTIONS["network"],
         choices=("analytic", "flow"),
-        default="analytic",
+        help="Communications run alone, or divide the links they meet on.",
     ),
-    FormField(
-        "prices",
-        "--prices",
-        "prices",
-        "Kernels and collectives: best source, fitted model only, or datasheet (kernels).",
-        choices=("best", "model", "roofline"),
-        default="best",
-    ),
-    FormField(
-        "domain_gpus",
-        "--domain-gpus",
-        "domain GPUs",
-        "GPUs of each NVLink domain that the job uses, where it spans nodes (NVL72).",
-        _NUMBER,
-        kind="number",
-    ),
-    FormField(
+    _field("prices", MACHINE_OPTIONS["prices"]),
+    _field("domain_gpus", MACHINE_OPTIONS["domain_gpus"], label="domain GPUs"),
+    _field(
         "overlap_cost",
-        "/--no-overlap-cost",
-        "overlap cost",
-        "Kernels next to a collective take longer than alone.",
-        kind="flag",
+        MACHINE_OPTIONS["no_overlap_cost"],
+        flag="/--no-overlap-cost",
+        label="overlap cost",
+        help="Kernels next to a collective take longer than alone.",
         default="true",
+        omitted=True,
     ),
 )
 """The options of a machine, by name."""
 
 SCENARIO: Final = _by_name(
-    FormField(
+    _field(
         "what_if",
-        "--what-if",
-        "what if",
-        "Ops, kernels or a resource this many times as fast, or another machine: compute=1.1x, nic=2x, gpu=h200-sxm.",
-        "WHAT=1.1x",
-        kind="list",
+        SCENARIO_OPTIONS["what_if"],
+        help="Ops, kernels or a resource this many times as fast, or another machine: compute=1.1x, nic=2x, "
+        "gpu=h200-sxm.",
     ),
-    FormField(
-        "straggler",
-        "--straggler",
-        "straggler",
-        "A rank that computes this many times as slowly.",
-        "RANK=1.2x",
-        kind="list",
-    ),
-    FormField(
-        "slow_link",
-        "--slow-link",
-        "slow link",
-        "Slows the communication of a rank on an axis.",
-        "RANK:AXIS=2x",
-        kind="list",
-    ),
-    FormField("jitter", "--jitter", "jitter", "How much computation varies: groups wait longer.", "3%"),
-    FormField(
-        "steady",
-        "--steady/--one-step",
-        "steady",
-        "The period of repeated steps, or one step from a standstill.",
-        kind="flag",
-    ),
+    _field("straggler", SCENARIO_OPTIONS["straggler"], help="A rank that computes this many times as slowly."),
+    _field("slow_link", SCENARIO_OPTIONS["slow_link"], help="Slows the communication of a rank on an axis."),
+    _field("jitter", SCENARIO_OPTIONS["jitter"]),
+    _field("steady", SCENARIO_OPTIONS["steady"], help="The period of repeated steps, or one step from a standstill."),
 )
 """The options of a scenario, by name."""
 
 SEARCH: Final = _by_name(
-    FormField(
-        "objective",
-        "--objective",
-        "objective",
-        "Shortest step, most tokens/s, least cost per token, most memory to spare, or the front of time and memory.",
-        choices=get_args(Objective),
-        default="step",
-    ),
-    FormField(
+    _field("objective", SEARCH_OPTIONS["objective"]),
+    _field(
         "time_s",
-        "--time",
-        "time",
-        "Seconds after which no further plan is simulated.",
-        "60",
+        SEARCH_OPTIONS["time"],
+        metavar="60",
         kind="number",
-        default="60",
+        help="Seconds after which no further plan is simulated.",
+        default="60",  # of the page only: a command has no limit, so that it has to be told this one too
     ),
 )
 """The options of a search apart from its axes, by name."""

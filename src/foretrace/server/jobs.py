@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from foretrace.basics.errors import ForetraceError, InputError, UsageError
 from foretrace.server.errors import error_dict, unknown_id
-from foretrace.server.examples import example_of
+from foretrace.server.examples import FOLDER, example_of, examples_folder
 from foretrace.server.pool import PoolTask, TaskKind, WorkerPool
-from foretrace.server.questions import WebQuestion
+from foretrace.server.questions import FilePlace, WebQuestion
 from foretrace.server.store import StateThread, StoredAnswer, new_id, now_s
 from foretrace.server.uploads import Uploads
 
@@ -109,14 +109,13 @@ class JobBoard:
         """
         self.forget()
         before = None if replaces is None else self._jobs.get(replaces)
-        if before is not None and before.owner == owner and before.question.ask != "plan":
+        if before is not None and before.owner == owner and not before.question.kind.runs_unwatched:
             self.cancel(before)
         message = await self._task_message(question, owner)
-        kind: TaskKind = "quick" if question.ask == "step" else _kind_of(question)
         job = WebJob(new_id(), owner, question)
         self._jobs[job.id] = job
         try:
-            job.task = self._submitted(job, kind, message)
+            job.task = self._submitted(job, question.kind.first_task, message)
         except InputError:
             del self._jobs[job.id]
             raise
@@ -147,7 +146,7 @@ class JobBoard:
                 yield text
         finally:
             job.listeners -= 1
-            if not job.listeners and job.ended_s is None and job.question.ask != "plan":
+            if not job.listeners and job.ended_s is None and not job.question.kind.runs_unwatched:
                 asyncio.get_running_loop().call_later(LEFT_S, self._leave, job)
 
     def _leave(self, job: WebJob) -> None:
@@ -191,13 +190,13 @@ class JobBoard:
         assert job.task is not None
         try:
             result = await job.task.result
-            if job.task.kind == "quick":
+            if job.question.kind.then is not None:
                 job.add("quick", result)
                 if job.is_cancelled:
                     raise InputError("interrupted", "cancelled")
-                job.task = self._submitted(job, "full", message, is_follow_up=True)
+                job.task = self._submitted(job, job.question.kind.then, message, is_follow_up=True)
                 result = await job.task.result
-            name = "" if job.question.ask == "compare" else await self._store(job, result)
+            name = await self._store(job, result) if job.question.kind.is_stored else ""
             values = {key: result[key] for key in ("html", "summary", "command", "downloads")}
             job.add("answer", {"answer": name, **values})
         except ForetraceError as error:
@@ -230,18 +229,18 @@ class JobBoard:
         if question.ask == "compare":
             answers = [await self._state.call(self._state.store.answer, name) for name in question.names]
             questions = [WebQuestion.read(answer.question) for answer in answers]
-            if any(other.ask in ("compare", "plan") for other in questions):
+            if not all(other.kind.is_of_step for other in questions):
                 problem = "only answers about one step can be compared"
                 raise UsageError("nothing-to-do", problem, where="answers", hint="open a plan of the search first")
         return {
             "questions": [other.to_dict() for other in questions],
-            "places": [self._place(other, owner) for other in questions],
+            "places": [self._place(other, owner).to_dict() for other in questions],
         }
 
-    def _place(self, question: WebQuestion, owner: str) -> dict[str, Any]:
+    def _place(self, question: WebQuestion, owner: str) -> FilePlace:
         if question.source == "example":
-            return {"example": example_of(question.names[0]).path}
-        return self._uploads.place(question.names[0], owner) if question.source == "upload" else {}
+            return FilePlace(str(examples_folder()), (example_of(question.names[0]).path,), readable=FOLDER)
+        return self._uploads.place(question.names[0], owner) if question.source == "upload" else FilePlace()
 
     def forget(self) -> None:
         """Forgets jobs that ended long ago, and those that ended first where their events are too large."""
@@ -251,7 +250,3 @@ class JobBoard:
             size_bytes += job.size_bytes
             if size_bytes > MAX_FINISHED_BYTES or ended_s < now - KEPT_S:
                 del self._jobs[job.id]
-
-
-def _kind_of(question: WebQuestion) -> TaskKind:
-    return {"plan": "plan", "compare": "compare"}.get(question.ask, "full")  # type: ignore[return-value]

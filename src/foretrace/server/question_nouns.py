@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.limits import MAX_GPUS
+from foretrace.basics.numbers import whole_field
 from foretrace.cost.machine import Machine
-from foretrace.hardware.presets import cluster as load_cluster
+from foretrace.cost.machine_texts import read_machine
 from foretrace.inputs.base import Input
 from foretrace.inputs.model.input import ModelInput
-from foretrace.inputs.option_texts import INPUT_OPTIONS, split_what_ifs
+from foretrace.inputs.option_texts import INPUT_OPTIONS
 from foretrace.inputs.registry import open_input
 from foretrace.readings.scenario import Scenario
-from foretrace.readings.scenario_texts import read_jitter, read_slow_links, read_stragglers, read_what_ifs
+from foretrace.readings.scenario_texts import ScenarioOptions, read_scenario
 from foretrace.search.plan_texts import plan_request
 from foretrace.search.planner.request import PlanRequest
 from foretrace.server.examples import example_of
 from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
 from foretrace.server.questions import Pairs, Value, WebQuestion
-
-MAX_DOMAIN_GPUS: Final = 100_000
-
-_COMMANDS: Final = {"plan": "plan", "explain": "explain", "step": "simulate"}
-_DEFAULTS: Final = {
-    name: field.default == "true" if field.kind == "flag" else field.default
-    for name, field in MACHINE.items()
-    if field.default
-}
-"""Values of options of a machine that are not given, and that a command line leaves out."""
 
 
 def open_job(question: WebQuestion, paths: tuple[str, ...]) -> Input:
@@ -49,9 +39,8 @@ def open_job(question: WebQuestion, paths: tuple[str, ...]) -> Input:
 
 def with_options(job: Input, question: WebQuestion) -> Input:
     """Returns the input with the options of a question, and with the what-ifs that are options of an input."""
-    rebuilds, _ = split_what_ifs(_texts(question.scenario, "what_if"))
     try:
-        return job.read_options({**set_options(question), **rebuilds})
+        return job.read_options({**set_options(question), **_scenario_options(question).options})
     except InputError as error:
         raise error.at("options") from None
 
@@ -76,20 +65,22 @@ def _is_set(name: str, value: Value) -> bool:
 
 def scenario_of(question: WebQuestion) -> Scenario:
     """Returns the scenario of a question."""
-    _, what_ifs = split_what_ifs(_texts(question.scenario, "what_if"))
-    texts: dict[str, Any] = dict(question.scenario)
-    return Scenario(
-        read_what_ifs(what_ifs),
-        read_stragglers(_texts(question.scenario, "straggler")),
-        read_slow_links(_texts(question.scenario, "slow_link")),
-        read_jitter(texts.get("jitter", "").strip() or None),
-        texts.get("steady"),
-    )
+    return _scenario_options(question).scenario
 
 
-def _texts(pairs: Pairs, name: str) -> list[str]:
-    values: dict[str, Any] = dict(pairs)
-    return [text for text in values.get(name, ()) if text.strip()]
+def _scenario_options(question: WebQuestion) -> ScenarioOptions:
+    return read_scenario(_without_blanks(question.scenario))
+
+
+def _without_blanks(pairs: Pairs) -> dict[str, Any]:
+    """Returns options as a command line gives them: lists, and no text that is empty."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if isinstance(value, tuple):
+            values[name] = [text for text in value if text.strip()]
+        elif isinstance(value, bool) or value.strip():
+            values[name] = value
+    return values
 
 
 def machine_key(question: WebQuestion, job: Input) -> tuple[object, ...]:
@@ -100,78 +91,67 @@ def machine_key(question: WebQuestion, job: Input) -> tuple[object, ...]:
 
 def machine_of(question: WebQuestion, job: Input) -> Machine:
     """Makes the machine of a question; its cluster is the one that is named, else the input's own."""
-    options: dict[str, Any] = {**_DEFAULTS, **dict(question.machine)}
-    named = options.get("cluster") or job.cluster
-    details = {name: options[name] for name in _DEFAULTS}
-    gpus = _domain_gpus(options.get("domain_gpus", ""))
-    if named is None:
-        if gpus is not None or options["network"] != _DEFAULTS["network"]:
-            problem = "the network and the GPUs of a domain are those of a cluster, and none is named"
-            raise UsageError("needs-cluster", problem, where="machine.cluster")
-        return Machine(None, **details)
-    cluster = load_cluster(named)
-    return Machine(cluster if gpus is None else replace(cluster, domain_gpus=gpus), **details)
-
-
-def _domain_gpus(text: str) -> int | None:
-    text = text.strip()
-    if not text:
-        return None
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_DOMAIN_GPUS:
-        problem = f"domain_gpus: expected a whole number from 1 to {MAX_DOMAIN_GPUS:,}"
-        raise UsageError("bad-value", problem, where="machine.domain_gpus")
-    return int(text)
-
-
-def request_of(question: WebQuestion, job: Input) -> PlanRequest:
-    """Returns what a search is asked for; `job` is the model without options."""
-    if not isinstance(job, ModelInput):
-        raise InputError("option-not-for-input", f"{job.title} is {job.noun}, which has no plan to search for")
-    texts = {**set_options(question), **{name: text for name, text in question.axes if text.strip()}}
+    options = _without_blanks(question.machine)
+    if "domain_gpus" in options:
+        place = "machine.domain_gpus"
+        options["domain_gpus"] = whole_field("domain_gpus", options["domain_gpus"], place, least=1, most=MAX_GPUS)
+    options["no_overlap_cost"] = not options.pop("overlap_cost", True)
     try:
-        return plan_request(job, texts, {"objective": question.objective, "time_s": question.search_s})
+        return read_machine(options).machine(job)
+    except UsageError as error:
+        raise error.at("machine.cluster") from None
+
+
+def request_of(question: WebQuestion, job: ModelInput) -> PlanRequest:
+    """Returns what a search is asked for; `job` is the model without options."""
+    goals = {"objective": question.objective, "time_s": question.search_s}
+    try:
+        return plan_request(job, _texts(question), goals)
     except InputError as error:
         raise error.at("options") from None
 
 
-def command_line(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: bool = False) -> str:
-    """Returns the command that asks the same, as a shell reads it.
+def command_words(question: WebQuestion, paths: tuple[str, ...], *, even_if_oom: bool = False) -> tuple[str, ...]:
+    """Returns the words, after `foretrace`, of the command that asks the same.
 
     Args:
         question: The question; a comparison has no such command.
         paths: The files of an upload, by the names that the user gave.
         even_if_oom: Whether the job does not fit into memory, so that its time has to be asked for.
     """
-    if question.ask == "compare":
-        return ""
     is_model = question.source == "model"
-    command = "predict" if is_model and question.ask == "step" else _COMMANDS[question.ask]
+    command = question.kind.model_command if is_model else question.kind.command
+    if not command:
+        return ()
     if question.source == "example":
         paths = (example_of(question.names[0]).path,)
     # A file whose name begins with a dash would be read as an option.
     files = (f"./{path}" if path.startswith("-") else path for path in paths)
-    words = ["foretrace", command, *(question.names if is_model else files)]
+    words = [command, *(question.names if is_model else files)]
     words += _option_words(question)
     words += _field_words(question.machine, MACHINE)
     words += _field_words(question.scenario, SCENARIO)
     if question.ask == "plan":
         words += _field_words((("objective", question.objective), ("time_s", f"{question.search_s:g}s")), SEARCH)
     words += ["--even-if-oom"] if even_if_oom and question.ask == "step" else []
-    return shlex.join(words)
+    return tuple(words)
 
 
 def _option_words(question: WebQuestion) -> Iterator[str]:
-    axes = dict(question.axes) if question.ask == "plan" else {}
-    options = {**set_options(question), **{name: text for name, text in axes.items() if text.strip()}}
     yield from _flag_words(
-        tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()),
+        tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in _texts(question).items()),
         {name: option.flag for name, option in INPUT_OPTIONS.items()},
     )
 
 
+def _texts(question: WebQuestion) -> dict[str, Any]:
+    """Returns the options of a question, with the axes of a search."""
+    return {**set_options(question), **_without_blanks(question.axes)}
+
+
 def _field_words(pairs: Pairs, fields: Mapping[str, FormField]) -> Iterator[str]:
-    """Yields the words of options that differ from their defaults."""
-    changed = tuple((name, value) for name, value in pairs if value != _DEFAULTS.get(name, fields[name].default))
+    """Yields the words of options whose values a command would not have without them."""
+    changed = tuple((name, value) for name, value in pairs if value != fields[name].omitted)
     yield from _flag_words(changed, {name: field.flag for name, field in fields.items()})
 
 

@@ -1,4 +1,4 @@
-"""Reads and checks what a page asks: `WebQuestion`, and the names and texts that it may hold.
+"""Reads and checks what a page asks: `WebQuestion`, the names and texts that it may hold, and where its files are.
 
 A question is JSON that anybody may have written. Its structure is checked here, strictly: types, keys, lengths, and
 names of models, clusters and GPUs, which are those of presets and never paths. The texts of options are read where they
@@ -8,12 +8,14 @@ are read for the command line.
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from foretrace.basics.errors import InputError, did_you_mean, shown_value
+from foretrace.basics.files import restrict_inputs
 from foretrace.basics.units import parse_time
 from foretrace.hardware.presets import PRESETS
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
@@ -23,6 +25,38 @@ from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, FormField
 
 Ask = Literal["step", "plan", "explain", "compare"]
 """The task: predict a step, search for a plan, explain a step, or compare two answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskKind:
+    """How a task is worked on.
+
+    Attributes:
+        command: The command that does it for files; empty where none does.
+        model_command: The command that does it for a model.
+        first_task: What a worker does first: a part of the answer (`quick`), or all of it.
+        then: What a worker does afterwards; None where the first is all.
+        is_stored: Whether the answer is kept under an id.
+        is_of_step: Whether the answer is about one step, so that it can be compared with another.
+        runs_unwatched: Whether it goes on when no page follows it any more, or its page asks something else.
+    """
+
+    command: str
+    model_command: str
+    first_task: Literal["quick", "full", "plan", "compare"]
+    then: Literal["full"] | None = None
+    is_stored: bool = True
+    is_of_step: bool = True
+    runs_unwatched: bool = False
+
+
+ASKS: Final[Mapping[Ask, AskKind]] = {
+    "step": AskKind("simulate", "predict", "quick", then="full"),
+    "plan": AskKind("plan", "plan", "plan", is_of_step=False, runs_unwatched=True),
+    "explain": AskKind("explain", "explain", "full"),
+    "compare": AskKind("", "", "compare", is_stored=False, is_of_step=False),
+}
+"""The tasks by name."""
 
 MAX_TEXT: Final = 500
 MAX_LIST: Final = 32
@@ -37,7 +71,6 @@ Value = str | bool | tuple[str, ...]
 Pairs = tuple[tuple[str, Value], ...]
 
 _QUESTION: Final = ("ask", "input", "options", "machine", "scenario", "search", "answers")
-_MINUTES: Final = re.compile(r"([\d.]+) ?m$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +103,7 @@ class WebQuestion:
     def read(cls, values: object) -> WebQuestion:
         """Reads a question from JSON. Raises InputError where it is not one."""
         fields = read_object(values, "the question", _QUESTION)
-        ask = _choice(fields.get("ask", "step"), "ask", get_args(Ask))
+        ask = _choice(fields.get("ask", "step"), "ask", tuple(ASKS))
         if ask == "compare":
             return cls("compare", "answers", _answers(fields))
         if "answers" in fields:
@@ -81,17 +114,26 @@ class WebQuestion:
         search = read_object(fields.get("search", {}), "search", (*SEARCH, "axes"))
         if search and ask != "plan":
             raise InputError("unknown-field", "only a plan is searched for", where="search")
+        scenario = _scenario(fields.get("scenario", {}))
+        if scenario and ask == "plan":
+            problem = "a search tries plans without a scenario"
+            raise InputError("unknown-field", problem, where="scenario", hint="leave it out, or ask for a step")
         return cls(
             ask,  # type: ignore[arg-type]
             source,
             (name,),
             _options(fields.get("options", {})),
             _fields(fields.get("machine", {}), "machine", MACHINE),
-            _scenario(fields.get("scenario", {})),
+            scenario,
             _axes(search.get("axes", {})),
             str(_field(search.get("objective", SEARCH["objective"].default), "search", SEARCH["objective"])),
             _seconds(search.get("time_s", SEARCH_S)),
         )
+
+    @property
+    def kind(self) -> AskKind:
+        """How it is worked on."""
+        return ASKS[self.ask]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the question as JSON has it; `read` reads it again."""
@@ -109,6 +151,48 @@ class WebQuestion:
     def text(self) -> str:
         """The question as one line of JSON: two questions are the same if their lines are."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where the files of a question are.
+
+    Attributes:
+        folder: The folder that a worker goes to; empty for its own, where there are no files.
+        names: The paths of the files from there.
+        shown_names: The names that the user gave them; empty where no command line shows them.
+        readable: The only folder below that can be read; empty for the folder itself.
+    """
+
+    folder: str = ""
+    names: tuple[str, ...] = ()
+    shown_names: tuple[str, ...] = ()
+    readable: str = ""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> FilePlace:
+        """Reads a place from the JSON of `to_dict`."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the place as JSON has it."""
+        return asdict(self)
+
+    def enter(self) -> None:
+        """Makes the folder the current one of this process, and the only one that it can read inputs from.
+
+        Raises InputError where it is not there any more.
+        """
+        folder = Path(self.folder)
+        try:
+            os.chdir(folder)
+        except OSError:
+            problem = "the uploaded files are not there any more"
+            raise InputError("unknown-id", problem, hint="upload them again") from None
+        restrict_inputs([folder / self.readable])
 
 
 def read_json(body: bytes) -> Any:
@@ -258,10 +342,10 @@ def _axes(values: object) -> tuple[tuple[str, str], ...]:
 
 
 def _seconds(value: object) -> float:
-    """Reads the time of a search: seconds as a number, or a text such as `90`, `90s` or `2m`."""
+    """Reads the time of a search: seconds as a number, or a text such as `90`, `90s` or `2min`."""
     place = "search.time_s"
     if isinstance(value, str):
-        text = _MINUTES.sub(r"\1min", read_text(value, place).strip())
+        text = read_text(value, place).strip()
         value = parse_time(f"{text}s" if text[-1:].isdecimal() else text, where=place)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SEARCH_S:
         problem = f"{shown_value(value)} is not a time of a search"

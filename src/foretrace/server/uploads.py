@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.units import format_bytes
 from foretrace.server.errors import unknown_id, unwritable_state
+from foretrace.server.questions import FilePlace
 from foretrace.server.store import StateThread, StoredUpload, new_id, now_s
 
 MAX_FILES: Final = 256
@@ -243,14 +244,13 @@ class Uploads:
             raise unknown_id("upload", name)
         return upload
 
-    def place(self, name: str, owner: str) -> dict[str, Any]:
+    def place(self, name: str, owner: str) -> FilePlace:
         """Returns where the files of an upload are, for a worker. Raises InputError where they are not all there."""
         upload = self.of(name, owner)
         if not upload.is_complete:
             problem = f"{len(upload.names) - len(upload.sizes_bytes)} of {len(upload.names)} files are not there yet"
             raise InputError("missing-field", problem, where="input.upload")
-        folder = str(self._folder / upload.id)
-        return {"folder": folder, "names": list(upload.names), "shown_names": list(upload.shown_names)}
+        return FilePlace(str(self._folder / upload.id), tuple(upload.names), tuple(upload.shown_names))
 
     async def keep(self, name: str, owner: str) -> None:
         """Writes an upload that could be opened into the database, so that it outlives the server."""

@@ -15,21 +15,19 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from foretrace.basics.errors import ForetraceError, InputError
-from foretrace.basics.files import restrict_inputs
 from foretrace.basics.processes import end_with
 from foretrace.basics.progress import shown_by
 from foretrace.engine import jit
-from foretrace.server.answering import Answerer, Place
+from foretrace.server.answering import Answerer
 from foretrace.server.errors import error_dict, reported_defect
-from foretrace.server.examples import FOLDER, examples_folder
-from foretrace.server.questions import WebQuestion
+from foretrace.server.questions import FilePlace, WebQuestion
 
 MIN_INTERVAL_S: Final = 0.2
 """Seconds between two messages on progress."""
@@ -109,7 +107,7 @@ class Worker:
         if kind == "warm":
             return self._warm_up()
         asked = [
-            (WebQuestion.read(values), Place(partial(self._enter, place), tuple(place.get("shown_names", ()))))
+            (WebQuestion.read(values), self._place(place))
             for values, place in zip(task["questions"], task["places"], strict=True)
         ]
         question, place = asked[0]
@@ -126,7 +124,7 @@ class Worker:
             return self._answerer.full(question, place, self._show_front)
 
     def _warm_up(self) -> dict[str, Any]:
-        question, place = WebQuestion.read(_WARM_UP), Place(partial(self._enter, {}))
+        question, place = WebQuestion.read(_WARM_UP), self._place({})
         with jit.using(jit.installed() or None):
             self._answerer.quick(question, place)
             self._answerer.full(question, place, lambda _: None)
@@ -134,22 +132,10 @@ class Worker:
         gc.freeze()  # what was loaded stays: the collector need not look at it again and again
         return {}
 
-    def _enter(self, place: Mapping[str, Any]) -> tuple[str, ...]:
-        """Goes to the folder of the files of a question, the only one that it can read; returns their paths there."""
-        if place.get("example"):
-            above = examples_folder()
-            assert above is not None
-            os.chdir(above)
-            restrict_inputs([above / FOLDER])
-            return (str(place["example"]),)
-        folder = Path(place["folder"]) if place.get("folder") else self._folder
-        try:
-            os.chdir(folder)
-        except OSError:
-            problem = "the uploaded files are not there any more"
-            raise InputError("unknown-id", problem, hint="upload them again") from None
-        restrict_inputs([folder])
-        return tuple(place.get("names", ()))
+    def _place(self, values: Mapping[str, Any]) -> FilePlace:
+        """Reads where the files of a question are: where there are none, it is in the folder of the worker."""
+        place = FilePlace.read(values)
+        return place if place.folder else replace(place, folder=str(self._folder))
 
     def _send(self, event: str, **values: Any) -> None:
         message = json.dumps({"number": self._number, "event": event, **values}).encode()

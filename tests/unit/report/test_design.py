@@ -37,10 +37,11 @@ from foretrace.report.plots.curves import Axes, Curve, Dot, curves_svg
 from foretrace.report.plots.heatmap import heatmap_svg
 from foretrace.report.plots.memory_plot import memory_svg
 from foretrace.report.plots.network_plot import network_svg
-from foretrace.report.plots.plan_front import plan_front_svg
+from foretrace.report.plots.plan_front import plan_front_svg, searched_plans_svg
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.plots.scatter import Point, scatter_svg
 from foretrace.report.plots.waterfall import waterfall_svg
+from foretrace.search.progress import SearchedPlan
 from plan_searches import search
 
 MIN_LIGHTNESS: Final = 7
@@ -134,6 +135,11 @@ PLOTS: Final[dict[str, Callable[[], str]]] = {
     "plan_front_svg": lambda: plan_front_svg(search(), ""),
     "roofline_svg": _roofline,
     "scatter_svg": _scatter,
+    "searched_plans_svg": lambda: searched_plans_svg(
+        [SearchedPlan("--tp 2", 1.0, 9 << 30, True), SearchedPlan("--tp 4", 2.0, 8 << 30, True)],
+        [SearchedPlan("--tp 8", 3.0, 8 << 30, True)],
+        "",
+    ),
     "waterfall_svg": _waterfall,
 }
 

@@ -17,12 +17,14 @@ from foretrace.api import compare, explain
 from foretrace.basics.errors import InputError
 from foretrace.basics.origin import origin_of
 from foretrace.basics.viewable import Viewable
+from foretrace.inputs.registry import open_input
 from foretrace.readings.explain import Explanation
 from foretrace.readings.scenario import Scenario
 from foretrace.report.views import VIEWS, kind_of, view_of
 from page_cases import write_traces
 from page_elements import check_page, read_page
 from recorded_steps import trace_file
+from shared_files import ROOT
 
 pytest.importorskip("pandas")
 
@@ -34,6 +36,7 @@ HEADLINES = {
     "NetworkAnswer": "ways",
     "PlanSearch": "plans",
     "ProfilerTrace": "work",
+    "ExplainedTables": "kinds",
     "TraceDiff": "changes",
     "Calibration": "families",
 }
@@ -58,6 +61,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Viewable]:
         foretrace.plan("gpt2", MACHINE, PlanRequest(Plan(gpus=2, gbs=2), {"tp": "1", "pp": "1", "mbs": "1"})),
         ProfilerTrace.load(folder / "traces"),
         traces[0].diff(traces[1]),
+        explain(open_input([ROOT / "examples/moe_fairseq_profile.txt"]), Machine(), Scenario()),
         calibration,
     )
     return {type(answer).__name__: answer for answer in made}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from foretrace.search.progress import SearchProgress
 
 
@@ -19,6 +21,14 @@ def test_the_line_has_count_rate_best_and_time_left() -> None:
     progress.reach(10, "tp 4", "9.41 s")
     for words in ("simulating", "tp 4", "10 of 40", "2/s", "9.41 s", "15 s left"):
         assert words in work.text
+
+
+def test_the_plans_are_offered_to_who_watches_and_are_not_made_otherwise() -> None:
+    offered: list[object] = []
+    work = SimpleNamespace(text="plan m")
+    SearchProgress(work, watch=lambda plans: offered.append(plans())).show(list)
+    assert offered == [[]] and work.text == "plan m"
+    SearchProgress(work).show(lambda: pytest.fail("nobody asked"))
 
 
 def test_each_part_has_its_own_rate() -> None:

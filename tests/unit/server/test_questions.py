@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ from foretrace.hardware.changes import CHANGES
 from foretrace.inputs.option_texts import HOST_WHAT_IFS, split_what_ifs
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.scenario_texts import read_what_ifs
-from foretrace.server.question_nouns import command_line, machine_key
-from foretrace.server.questions import MAX_LIST, MAX_TEXT, WebQuestion
+from foretrace.server.question_nouns import command_words, machine_key
+from foretrace.server.questions import MAX_LIST, MAX_TEXT, FilePlace, WebQuestion
 from foretrace.server.start import FAMILIES, what_ifs
 
 MODEL = {"ask": "step", "input": {"model": "Llama-3-70B"}}
@@ -40,7 +42,7 @@ def test_a_question_is_the_same_after_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("2m", 120), ("2 min", 120), (" 0.1h", 360)]
+    ("value", "seconds"), [(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("2 min", 120), (" 0.1h", 360)]
 )
 def test_the_time_of_a_search_is_a_number_or_a_text(value: object, seconds: float) -> None:
     question = WebQuestion.read({**MODEL, "ask": "plan", "search": {"time_s": value}})
@@ -111,9 +113,12 @@ def test_the_order_of_options_does_not_matter() -> None:
         ({**MODEL, "ask": "plan", "search": {"time_s": True}}, "out-of-range"),
         ({**MODEL, "ask": "plan", "search": {"time_s": "an hour"}}, "bad-value"),
         ({**MODEL, "ask": "plan", "search": {"time_s": "1h"}}, "out-of-range"),
+        ({**MODEL, "ask": "plan", "search": {"time_s": "2m"}}, "bad-value"),
         ({**MODEL, "ask": "plan", "search": {"time_s": "-1"}}, "out-of-range"),
         ({**MODEL, "ask": "plan", "search": {"axes": {"nothing": "1"}}}, "unknown-field"),
         ({**MODEL, "ask": "plan", "input": {"example": "moe_128gpu"}}, "bad-value"),
+        ({**MODEL, "ask": "plan", "scenario": {"what_if": ["compute=10x"]}}, "unknown-field"),
+        ({**MODEL, "ask": "plan", "scenario": {"jitter": "3%"}}, "unknown-field"),
         ({**MODEL, "answers": ["a", "b"]}, "unknown-field"),
         ({"ask": "compare", "answers": ["x" * 22]}, "bad-value"),
         ({"ask": "compare", "answers": ["x" * 22, "../../../../../etc/pas"]}, "bad-value"),
@@ -124,15 +129,37 @@ def test_a_mistake_is_an_error_with_a_code(values: Any, code: str) -> None:
     assert code_of(values) == code
 
 
+def test_a_search_may_state_an_empty_scenario() -> None:
+    for scenario in ({}, {"what_if": [], "jitter": None}):
+        question = WebQuestion.read({**MODEL, "ask": "plan", "scenario": scenario})
+        assert "scenario" not in question.to_dict()
+
+
 def test_only_a_prediction_is_asked_for_even_if_it_does_not_fit() -> None:
     step, explanation = (WebQuestion.read({**MODEL, "ask": ask}) for ask in ("step", "explain"))
-    assert "--even-if-oom" in command_line(step, (), even_if_oom=True)
-    assert "--even-if-oom" not in command_line(explanation, (), even_if_oom=True)
+    assert "--even-if-oom" in command_words(step, (), even_if_oom=True)
+    assert "--even-if-oom" not in command_words(explanation, (), even_if_oom=True)
 
 
 def test_a_file_whose_name_begins_with_a_dash_is_no_option() -> None:
     question = WebQuestion.read({"input": {"upload": "a" * 22}})
-    assert command_line(question, ("--json.txt", "a.txt")) == "foretrace simulate ./--json.txt a.txt"
+    assert command_words(question, ("--json.txt", "a.txt")) == ("simulate", "./--json.txt", "a.txt")
+
+
+def test_the_place_of_files_is_the_same_after_it_was_sent() -> None:
+    for place in (FilePlace(), FilePlace("/uploads/a", ("a.txt", "b.txt"), ("A!.txt", "b.txt"), "b")):
+        assert FilePlace.read(json.loads(json.dumps(place.to_dict()))) == place
+
+
+def test_a_place_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ForetraceError) as caught:
+        FilePlace(str(tmp_path / "gone"), ("a.txt",)).enter()
+    assert caught.value.code == "unknown-id"
+
+
+def test_the_command_of_a_search_states_the_limit_of_the_page() -> None:
+    question = WebQuestion.read({**MODEL, "ask": "plan", "options": {"gpus": "64"}, "machine": {"network": "analytic"}})
+    assert command_words(question, ()) == ("plan", "llama3-70b", "--gpus", "64", "--time", "60s")
 
 
 def test_uploads_with_the_same_names_have_machines_of_their_own() -> None:

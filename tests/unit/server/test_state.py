@@ -201,7 +201,7 @@ def test_an_upload_without_one_of_its_files_is_dropped_at_the_start(tmp_path: Pa
     (tmp_path / "uploads" / lost / "lost.txt").unlink()
     uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
     uploads.load()
-    assert uploads.place(whole, "me")["names"] == ["whole.txt"]
+    assert uploads.place(whole, "me").names == ("whole.txt",)
     with pytest.raises(ForetraceError) as caught:
         uploads.place(lost, "me")
     assert caught.value.code == "unknown-id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, Final
 
-from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened, usage_errors
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_factor
 from foretrace.inputs.option_texts import (
@@ -149,10 +149,8 @@ def _word_reader(name: str, known: tuple[str, ...]) -> Any:
 
 
 def _overlaps(text: str) -> dict[str, bool]:
-    try:
+    with usage_errors():
         words = overlap_words(text, _OVERLAPS, _ALL, where="--overlap")
-    except InputError as error:
-        raise UsageError.of(error) from None
     # Stacks have a habit for gradients and parameters; who names only others does not mean to change it.
     named = {word.strip().lower() for word in text.split(",")}
     decided = _NEXT_TO_LAYERS if named <= _NEXT_TO_LAYERS else set(_OVERLAPS)

@@ -24,6 +24,7 @@ class ProfilerTableInput(Input):
     kind: ClassVar[str] = "profiler-table"
     noun: ClassVar[str] = "a profiler table"
     Options: ClassVar[type[Any]] = ProfilerTableOptions
+    is_profile: ClassVar[bool] = True
 
     def __init__(self, tables: Sequence[ProfilerTable], path: str, options: ProfilerTableOptions | None = None) -> None:
         super().__init__((path,), options or ProfilerTableOptions())

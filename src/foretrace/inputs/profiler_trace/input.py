@@ -46,6 +46,7 @@ class ProfilerTraceInput(Input):
     kind: ClassVar[str] = "profiler-trace"
     noun: ClassVar[str] = "a profiler trace"
     Options: ClassVar[type[Any]] = ProfilerTraceOptions
+    is_profile: ClassVar[bool] = True
 
     def __init__(
         self,

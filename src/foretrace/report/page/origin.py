@@ -6,23 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from foretrace.basics.origin import Origin, OriginFile, origin_of
+from foretrace.basics.origin import Origin, OriginFile
 from foretrace.basics.units import format_bytes, format_count
 from foretrace.report.page.blocks import View
 
 _NOT_SAVED: Final = "not known: an earlier version of Foretrace saved the answer without them"
 
 
-def with_origin(views: Sequence[View], words: Sequence[str], inputs: Sequence[str]) -> list[View]:
+def with_origin(views: Sequence[View], origin: Origin) -> list[View]:
     """Adds the versions, the command and the inputs to the first of some views, which opens their page.
 
     Args:
         views: The views of one page. Those of saved answers state their own origin before that of the page.
-        words: The words of the command after `foretrace`; empty for views that were made from Python.
-        inputs: The files that were read.
+        origin: What the page was made of.
     """
     first, *others = views
-    origin = origin_of(words, inputs)
     return [replace(first, facts=tuple(_facts(origin)), command=origin.command or first.command), *others]
 
 

@@ -1,18 +1,22 @@
-"""The plans of a search by step time and memory, as an SVG: the front, what cannot be told apart, what to measure."""
+"""The plans of a search by step time and memory, as an SVG: the front, what cannot be told apart, what to measure.
+
+`plan_front_svg` draws a search that has ended, `searched_plans_svg` one that runs.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from foretrace.basics.units import format_bytes, format_time
 from foretrace.report.design import BLUE, CARD, FRAME, GREY, MUTED, ORANGE, VERMILLION
 from foretrace.report.plan_words import pack_words, plan_text, plan_words, varying_fields
 from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis, PlotArea
 from foretrace.search.planner.result import PlanSearch, RankedPlan
+from foretrace.search.progress import SearchedPlan
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 620, 400, 76, 56, 300
+_WIDTH, _LEFT = 620, 76
 _GIB: Final = 1 << 30
 _MARGIN: Final = 0.06
 """Room around the plans, as a share of what they span."""
@@ -34,12 +38,7 @@ def plan_front_svg(search: PlanSearch, title: str) -> str:
     """
     plans = _drawn(search)
     capacity_bytes = max(each.needed_memory_bytes + each.headroom_bytes for each in plans)
-    times = [each.step_time_s for each in plans]
-    sizes = [each.needed_memory_bytes / _GIB for each in plans]
-    across, up = _axis(min(times), max(times)), _axis(min(sizes), max(*sizes, capacity_bytes / _GIB))
-    area = PlotArea(_LEFT, _TOP, _WIDTH, _HEIGHT, across, up)
-    canvas = Canvas(_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 66, title, title_x=_LEFT, font_size=13)
-    area.draw_ticks(canvas, across.ticks(7), up.ticks(8), format_time, lambda size: f"{size:g}")
+    canvas, area = _area([*map(_coordinates, plans), (plans[0].step_time_s, capacity_bytes / _GIB)], title, _SIZE)
     y = area.y(capacity_bytes / _GIB)
     canvas.line((area.left, y), (area.right, y), VERMILLION, stroke_dasharray="6 4")
     words = f"memory of the GPU: {format_bytes(capacity_bytes)}"
@@ -49,9 +48,53 @@ def plan_front_svg(search: PlanSearch, title: str) -> str:
     _draw_front(canvas, area, front)
     _draw_plans(canvas, area, search, front)
     _draw_marks(canvas, area, search)
-    area.draw_frame(canvas, "predicted step time", "memory needed, GiB")
+    _draw_frame(canvas, area)
     _draw_legend(canvas, area, search, len(search.front) - len(front))
     return canvas.svg()
+
+
+def searched_plans_svg(front: Sequence[SearchedPlan], others: Sequence[SearchedPlan], title: str) -> str:
+    """Draws plans that a running search has simulated so far.
+
+    Args:
+        front: The plans of the front, at least one, from the fastest to the smallest.
+        others: Other plans.
+        title: The heading.
+    """
+    canvas, area = _area([_coordinates(plan) for plan in (*others, *front)], title, _RUNNING_SIZE)
+    _draw_front(canvas, area, front)
+    for plans, radius, fill in ((others, 3.5, GREY), (front, 5, BLUE)):
+        for plan in plans:
+            facts = f"{format_time(plan.step_time_s)}, {format_bytes(plan.needed_memory_bytes)}"
+            canvas.circle(*_place(area, plan), radius, fill, f"{plan.options}: {facts}")
+    _draw_frame(canvas, area)
+    return canvas.svg()
+
+
+class _Size(NamedTuple):
+    """The height of the area of plans, the room above it, that to its right, and ticks of memory."""
+
+    height: float
+    top: float
+    right: float
+    ticks: int
+
+
+_SIZE: Final = _Size(400, 56, 300, 8)
+_RUNNING_SIZE: Final = _Size(300, 40, 40, 6)
+
+
+def _area(places: Sequence[tuple[float, float]], title: str, size: _Size) -> tuple[Canvas, PlotArea]:
+    """Returns a drawing with the axes of step time and memory for plans at these coordinates."""
+    across, up = (_axis(min(values), max(values)) for values in zip(*places, strict=True))
+    area = PlotArea(_LEFT, size.top, _WIDTH, size.height, across, up)
+    canvas = Canvas(_LEFT + _WIDTH + size.right, size.top + size.height + 66, title, title_x=_LEFT, font_size=13)
+    area.draw_ticks(canvas, across.ticks(7), up.ticks(size.ticks), format_time, lambda amount: f"{amount:g}")
+    return canvas, area
+
+
+def _draw_frame(canvas: Canvas, area: PlotArea) -> None:
+    area.draw_frame(canvas, "predicted step time", "memory needed, GiB")
 
 
 def _drawn(search: PlanSearch) -> list[RankedPlan]:
@@ -68,11 +111,16 @@ def _axis(low: float, high: float) -> LinearAxis:
     return LinearAxis(max(low - margin, 0.0), high + margin)
 
 
-def _place(area: PlotArea, ranked: RankedPlan) -> tuple[float, float]:
-    return area.x(ranked.step_time_s), area.y(ranked.needed_memory_bytes / _GIB)
+def _coordinates(plan: RankedPlan | SearchedPlan) -> tuple[float, float]:
+    return plan.step_time_s, plan.needed_memory_bytes / _GIB
 
 
-def _draw_front(canvas: Canvas, area: PlotArea, front: Sequence[RankedPlan]) -> None:
+def _place(area: PlotArea, plan: RankedPlan | SearchedPlan) -> tuple[float, float]:
+    step_time_s, needed_gib = _coordinates(plan)
+    return area.x(step_time_s), area.y(needed_gib)
+
+
+def _draw_front(canvas: Canvas, area: PlotArea, front: Sequence[RankedPlan | SearchedPlan]) -> None:
     """Draws the front as stairs: between two of its plans, none that is faster than the second needs less."""
     places = [_place(area, each) for each in front]
     stairs: list[tuple[float, float]] = []

@@ -45,6 +45,7 @@ VIEWS: Final = {
     "Comparison": "comparison",
     "PlanSearch": "plan_search",
     "Explanation": "explanation",
+    "ExplainedTables": "profiler_table",
     "ProfilerTrace": "profiler_trace",
     "TraceDiff": "profiler_trace",
     "NetworkAnswer": "network_answer",

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from foretrace.basics.units import format_count, format_time
-from foretrace.readings.profiler_table import TableExplanation
+from foretrace.readings.profiler_table import ExplainedTables, TableExplanation
 from foretrace.report.page.blocks import Block, FactList, KeyFigure, KeyFigures, Section, Text, View
 from foretrace.report.profiler_table import (
+    TableExplanationRecord,
     bound_text,
     communication_table,
     device_text,
+    explanations_json,
     host_text,
     kinds_table,
     labels_table,
 )
+from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import notes_section, page_table
 
 
-def profiler_tables_view(explanations: Sequence[TableExplanation], name: str) -> View:
-    """Makes the view of the profiler tables of a file.
-
-    Args:
-        explanations: The tables, explained.
-        name: The name of the file.
-    """
+def profiler_tables_view(explained: ExplainedTables) -> View:
+    """Makes the view of the profiler tables of a file."""
+    explanations = explained.tables
     sections: list[Section] = []
     for number, explanation in enumerate(explanations, 1):
         several = len(explanations) > 1
@@ -39,7 +40,7 @@ def profiler_tables_view(explanations: Sequence[TableExplanation], name: str) ->
     subtitle = f"a PyTorch profiler table, {format_count(rows)} rows"
     if len(explanations) > 1:
         subtitle = f"{len(explanations)} PyTorch profiler tables, {format_count(rows)} rows"
-    return View(name, "profiler table", [*sections, *notes_section(notes)], subtitle)
+    return View(Path(explained.path).name, "profiler table", [*sections, *notes_section(notes)], subtitle)
 
 
 def _sections(explanation: TableExplanation) -> Iterator[Section]:
@@ -78,3 +79,15 @@ def _step(explanation: TableExplanation) -> Section:
     ]
     blocks: list[Block] = [KeyFigures(figures), FactList(facts)]
     return Section("step", "The answer", blocks)
+
+
+KINDS: Final = (
+    AnswerKind(
+        ExplainedTables,
+        profiler_tables_view,
+        explanations_json,
+        main_table="tables",
+        notebook_sections=("step", "kinds", "notes"),
+        records=(TableExplanationRecord,),
+    ),
+)

@@ -7,7 +7,7 @@ closed form, and simulates until bounds rule out all that were not simulated (`p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
@@ -39,7 +39,7 @@ from foretrace.search.planner.result import (
 from foretrace.search.planner.robust import Rivals, front_of, rivals_of
 from foretrace.search.planner.simulator import PlanSimulator
 from foretrace.search.planner.space import Enumeration, Space
-from foretrace.search.progress import SearchedPlan, show_plans
+from foretrace.search.progress import SearchedPlan
 from foretrace.simulation.action_level import action_step_s
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
@@ -78,6 +78,9 @@ class ShowsProgress(Protocol):
 
     def reach(self, done: int, place: str = "", best: str = "") -> None:
         """Says how much of the part is finished."""
+
+    def show(self, plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+        """Offers the plans that were simulated so far."""
 
 
 def search_plans(
@@ -397,7 +400,7 @@ class _Search:
         best = prover.best()
         shown = "" if best is None else format_time(prover.proof.simulated[best].step_time_s)
         self.progress.reach(len(prover.proof.simulated), f"{len(prover.undecided()):,} plans left", shown)
-        show_plans(
+        self.progress.show(
             lambda: [
                 SearchedPlan(
                     _options(prover.table.plan(row)), result.step_time_s, result.needed_memory_bytes, result.fits

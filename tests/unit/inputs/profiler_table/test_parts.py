@@ -14,7 +14,7 @@ from foretrace.inputs.profiler_table.parts import device_time
 from foretrace.inputs.profiler_table.rows import RowKind, sort_rows
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Collective, Phase
-from foretrace.readings.profiler_table import explain_table, explain_tables
+from foretrace.readings.profiler_table import ExplainedTables, explain_table, explain_tables
 from foretrace.report.profiler_table import print_explanations
 from shared_files import shared
 from table_files import write_times
@@ -228,5 +228,5 @@ def test_many_rows_of_one_collective_share_its_kernels(tmp_path: Path, capsys: p
     calls = explanations[0].profile.calls
     assert len(calls) == 3_000
     assert sum(call.device_s or 0.0 for call in calls) == pytest.approx(6e-3)
-    print_explanations(explanations, Path("table.txt"))
+    print_explanations(ExplainedTables(explanations, "table.txt"))
     assert len(capsys.readouterr().out.splitlines()) < 200

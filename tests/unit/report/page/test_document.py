@@ -6,6 +6,7 @@ import hashlib
 import re
 from base64 import b64encode
 
+from foretrace.basics.origin import origin_of
 from foretrace.report.design import SERIES, SURFACES
 from foretrace.report.page.blocks import Code, KeyFigure, KeyFigures, Section, View
 from foretrace.report.page.document import notebook_style, report_html, report_script, style_sheet
@@ -78,7 +79,7 @@ def test_the_style_of_a_notebook_reaches_no_other_element() -> None:
 def test_the_origin_names_the_files_that_were_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "job.txt"
     file.write_text("x")
-    (page,) = with_origin([view()], ["simulate", "my job.txt"], [str(file), str(tmp_path / "gone")])
+    (page,) = with_origin([view()], origin_of(["simulate", "my job.txt"], [str(file), str(tmp_path / "gone")]))
     assert page.command == "foretrace simulate 'my job.txt'"
     texts = [value for name, value in page.facts if name == "input"]
     assert hashlib.sha256(b"x").hexdigest() in texts[0]

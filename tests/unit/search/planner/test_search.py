@@ -43,6 +43,8 @@ class Silence:
 
     def reach(self, done: int, place: str = "", best: str = "") -> None: ...
 
+    def show(self, plans: object) -> None: ...
+
 
 @cache
 def model(layers: int = 4, name: str = "llama3-8b") -> Model:
