@@ -18,16 +18,33 @@ MAX_SECONDS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SearchedPlan:
-    """A plan that a search has simulated: its options, its step, its memory, and whether it fits."""
+    """A plan that fits, as a running search knows it: its options, its step and its memory, estimated or simulated."""
 
     options: str
     step_time_s: float
     needed_memory_bytes: int
-    fits: bool
+    is_simulated: bool
 
 
-PlansWatch = Callable[[Callable[[], Sequence[SearchedPlan]]], None]
-"""Is offered the plans that a search has simulated so far, after every few simulations; it may ask for them or not."""
+@dataclass(frozen=True, slots=True)
+class SearchedPlans:
+    """What a running search has found so far.
+
+    Attributes:
+        estimated: How many plans it has estimated.
+        simulated: How many of these it has simulated.
+        front: The first plans of the front of time and memory, the fastest first.
+        others: The fastest other plans.
+    """
+
+    estimated: int
+    simulated: int
+    front: Sequence[SearchedPlan]
+    others: Sequence[SearchedPlan]
+
+
+PlansWatch = Callable[[Callable[[], SearchedPlans]], None]
+"""Is offered what a search has found so far, again and again while it runs; it may ask for it or not."""
 
 
 class SearchProgress:
@@ -36,7 +53,7 @@ class SearchProgress:
     Args:
         work: The line that is shown.
         clock: Returns the time in seconds.
-        watch: Is offered the plans that were simulated; None: nobody looks at them.
+        watch: Is offered the plans that were found; None: nobody looks at them.
     """
 
     def __init__(
@@ -80,7 +97,7 @@ class SearchProgress:
             words.append(f"{left_s:.0f} s left" if left_s < MAX_SECONDS else f"{format_time(left_s)} left")
         self._work.text = f"{self._name}: {', '.join(words)}"
 
-    def show(self, plans: Callable[[], Sequence[SearchedPlan]]) -> None:
-        """Offers the plans that were simulated so far to whoever watches; the line does not show them."""
+    def show(self, plans: Callable[[], SearchedPlans]) -> None:
+        """Offers the plans that were found so far to whoever watches; the line does not show them."""
         if self._watch is not None:
             self._watch(plans)

@@ -33,7 +33,7 @@ from foretrace.report.views import view_of
 from foretrace.report.views.answer import answer_view
 from foretrace.report.views.plan_search import running_search_view
 from foretrace.search.plan_texts import searched_model
-from foretrace.search.progress import SearchedPlan
+from foretrace.search.progress import SearchedPlans
 from foretrace.server.question_nouns import (
     command_words,
     machine_key,
@@ -245,7 +245,7 @@ class Answerer:
         machine.needed_cluster()
         shown_s = -math.inf
 
-        def show(plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+        def show(plans: Callable[[], SearchedPlans]) -> None:
             nonlocal shown_s
             if time.monotonic() - shown_s >= MIN_FRONT_INTERVAL_S:
                 show_front(render_view(running_search_view(plans(), bare.title)))

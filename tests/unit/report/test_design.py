@@ -41,7 +41,7 @@ from foretrace.report.plots.plan_front import plan_front_svg, searched_plans_svg
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.plots.scatter import Point, scatter_svg
 from foretrace.report.plots.waterfall import waterfall_svg
-from foretrace.search.progress import SearchedPlan
+from foretrace.search.progress import SearchedPlan, SearchedPlans
 from plan_searches import search
 
 MIN_LIGHTNESS: Final = 7
@@ -136,8 +136,12 @@ PLOTS: Final[dict[str, Callable[[], str]]] = {
     "roofline_svg": _roofline,
     "scatter_svg": _scatter,
     "searched_plans_svg": lambda: searched_plans_svg(
-        [SearchedPlan("--tp 2", 1.0, 9 << 30, True), SearchedPlan("--tp 4", 2.0, 8 << 30, True)],
-        [SearchedPlan("--tp 8", 3.0, 8 << 30, True)],
+        SearchedPlans(
+            3,
+            2,
+            [SearchedPlan("--tp 2", 1.0, 9 << 30, True), SearchedPlan("--tp 4", 2.0, 8 << 30, True)],
+            [SearchedPlan("--tp 8", 3.0, 8 << 30, False)],
+        ),
         "",
     ),
     "waterfall_svg": _waterfall,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from foretrace.search.progress import SearchProgress
+from foretrace.search.progress import SearchedPlans, SearchProgress
 
 
 def test_the_line_has_count_rate_best_and_time_left() -> None:
@@ -26,8 +26,9 @@ def test_the_line_has_count_rate_best_and_time_left() -> None:
 def test_the_plans_are_offered_to_who_watches_and_are_not_made_otherwise() -> None:
     offered: list[object] = []
     work = SimpleNamespace(text="plan m")
-    SearchProgress(work, watch=lambda plans: offered.append(plans())).show(list)
-    assert offered == [[]] and work.text == "plan m"
+    found = SearchedPlans(2, 1, (), ())
+    SearchProgress(work, watch=lambda plans: offered.append(plans())).show(lambda: found)
+    assert offered == [found] and work.text == "plan m"
     SearchProgress(work).show(lambda: pytest.fail("nobody asked"))
 
 

@@ -13,9 +13,6 @@ import httpx
 import pytest
 
 from foretrace.basics.errors import ForetraceError, InputError
-from foretrace.report.page.markup import render_view
-from foretrace.report.views.plan_search import MAX_RUNNING_PLANS, running_search_view
-from foretrace.search.progress import SearchedPlan
 from foretrace.server import app as app_module
 from foretrace.server import jobs as jobs_module
 from foretrace.server import run as run_module
@@ -180,16 +177,3 @@ def test_ids_have_the_form_that_requests_are_checked_for() -> None:
     assert is_id(new_id())
     assert not is_id(new_id()[1:])
     assert not is_id("../" * 7 + ".")
-
-
-def test_the_view_of_a_search_is_small_however_many_plans_there_are() -> None:
-    front = [
-        SearchedPlan(f"--tp {number}", 1.0 + number, 10**9 - number, True) for number in range(2 * MAX_RUNNING_PLANS)
-    ]
-    others = [SearchedPlan(f"--pp {number}", 5.0 + number, 2 * 10**9, True) for number in range(5000)]
-    unfit = [SearchedPlan("--cp 1", 0.5, 10**12, False)]
-    html = render_view(running_search_view([*unfit, *others, *front], "a model"))
-    assert html.count("<circle") == 2 * MAX_RUNNING_PLANS
-    assert "5,201 plans" in html
-    assert len(html) < 500_000
-    assert "<svg" not in render_view(running_search_view(unfit, "a model"))

@@ -14,7 +14,7 @@ from foretrace.report.design import BLUE, CARD, FRAME, GREY, MUTED, ORANGE, VERM
 from foretrace.report.plan_words import pack_words, plan_text, plan_words, varying_fields
 from foretrace.report.svg import LEGEND_ROW, Canvas, LinearAxis, PlotArea
 from foretrace.search.planner.result import PlanSearch, RankedPlan
-from foretrace.search.progress import SearchedPlan
+from foretrace.search.progress import SearchedPlan, SearchedPlans
 
 _WIDTH, _LEFT = 620, 76
 _GIB: Final = 1 << 30
@@ -53,20 +53,24 @@ def plan_front_svg(search: PlanSearch, title: str) -> str:
     return canvas.svg()
 
 
-def searched_plans_svg(front: Sequence[SearchedPlan], others: Sequence[SearchedPlan], title: str) -> str:
-    """Draws plans that a running search has simulated so far.
+def searched_plans_svg(plans: SearchedPlans, title: str) -> str:
+    """Draws the plans that a running search has found so far, at least one.
 
     Args:
-        front: The plans of the front, at least one, from the fastest to the smallest.
-        others: Other plans.
+        plans: The plans.
         title: The heading.
     """
-    canvas, area = _area([_coordinates(plan) for plan in (*others, *front)], title, _RUNNING_SIZE)
-    _draw_front(canvas, area, front)
-    for plans, radius, fill in ((others, 3.5, GREY), (front, 5, BLUE)):
-        for plan in plans:
+    canvas, area = _area([_coordinates(plan) for plan in (*plans.others, *plans.front)], title, _RUNNING_SIZE)
+    _draw_front(canvas, area, plans.front)
+    for group, radius, colour in ((plans.others, 3.5, GREY), (plans.front, 5, BLUE)):
+        for plan in group:
             facts = f"{format_time(plan.step_time_s)}, {format_bytes(plan.needed_memory_bytes)}"
-            canvas.circle(*_place(area, plan), radius, fill, f"{plan.options}: {facts}")
+            title = f"{plan.options}: {facts}, {'simulated' if plan.is_simulated else 'estimated'}"
+            fill = colour if plan.is_simulated else CARD
+            canvas.circle(*_place(area, plan), radius, fill, title, stroke=colour, stroke_width=1.5)
+    canvas.legend(area.right - 190, area.top + 18, [("simulated", BLUE)])
+    canvas.circle(area.right - 95, area.top + 14, 5, CARD, stroke=BLUE, stroke_width=1.5)
+    canvas.text(area.right - 84, area.top + 18, "estimated")
     _draw_frame(canvas, area)
     return canvas.svg()
 

@@ -57,11 +57,7 @@ from foretrace.report.plots.plan_front import plan_front_svg, searched_plans_svg
 from foretrace.report.views import AnswerKind
 from foretrace.report.views.text_table import notes_section
 from foretrace.search.planner.result import PlanSearch, RankedPlan
-from foretrace.search.planner.robust import front_of
-from foretrace.search.progress import SearchedPlan
-
-MAX_RUNNING_PLANS: Final = 100
-"""Plans of the front, and other plans, that the view of a running search shows."""
+from foretrace.search.progress import SearchedPlans
 
 
 def plan_search_view(search: PlanSearch) -> View:
@@ -216,38 +212,29 @@ def _launch(search: PlanSearch) -> Iterator[Section]:
         yield Section("launch", "How to launch it", scripts)
 
 
-def running_search_view(plans: Sequence[SearchedPlan], model: str) -> View:
-    """Makes the view of the plans that a search of a model has simulated so far.
-
-    It shows the front, up to `MAX_RUNNING_PLANS` plans of it, and as many of the fastest others.
-    """
-    fitting = [plan for plan in plans if plan.fits]
-    places = front_of([plan.step_time_s for plan in fitting], [plan.needed_memory_bytes for plan in fitting])
-    on_front = set(places)
-    front = [fitting[place] for place in places[:MAX_RUNNING_PLANS]]
-    others = sorted(
-        (plan for place, plan in enumerate(fitting) if place not in on_front), key=lambda plan: plan.step_time_s
-    )[:MAX_RUNNING_PLANS]
-    title = f"{counted_text(len(plans), 'plan')} simulated so far"
+def running_search_view(plans: SearchedPlans, model: str) -> View:
+    """Makes the view of the plans that a search of a model has found so far: the front, and the fastest others."""
+    title = f"{counted_text(plans.estimated, 'plan')} estimated, {format_count(plans.simulated)} simulated so far"
     blocks: list[Block] = []
-    if front:
-        alternative = "Step time and memory of the front and the fastest other plans simulated so far."
-        blocks = [Picture(searched_plans_svg(front, others, title), alternative), _running_table(front, others)]
+    if plans.front:
+        alternative = "Step time and memory of the front and of the fastest other plans found so far."
+        blocks = [Picture(searched_plans_svg(plans, title), alternative), _running_table(plans)]
     return View(f"{model}: {title}", "plan search", (Section("front", "The front so far", blocks),))
 
 
-def _running_table(front: Sequence[SearchedPlan], others: Sequence[SearchedPlan]) -> Table:
-    marked = [(plan, "on the front") for plan in front] + [(plan, "") for plan in others]
+def _running_table(plans: SearchedPlans) -> Table:
+    marked = [(plan, "on the front") for plan in plans.front] + [(plan, "") for plan in plans.others]
     rows: list[Row] = [
         (
             Cell(plan.options, options=plan.options),
             Cell(format_time(plan.step_time_s), plan.step_time_s),
             Cell(format_bytes(plan.needed_memory_bytes), plan.needed_memory_bytes),
+            "simulated" if plan.is_simulated else "estimated",
             mark,
         )
         for plan, mark in sorted(marked, key=lambda row: row[0].step_time_s)
     ]
-    return Table(("options", "step", "memory needed", ""), rows, right=(1, 2))
+    return Table(("options", "step", "memory needed", "evidence", ""), rows, right=(1, 2))
 
 
 KINDS: Final = (

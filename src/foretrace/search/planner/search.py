@@ -7,8 +7,9 @@ closed form, and simulates until bounds rule out all that were not simulated (`p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -37,9 +38,9 @@ from foretrace.search.planner.result import (
     SearchProof,
 )
 from foretrace.search.planner.robust import Rivals, front_of, rivals_of
-from foretrace.search.planner.simulator import PlanSimulator
+from foretrace.search.planner.simulator import PlanSimulator, SimulatedPlan
 from foretrace.search.planner.space import Enumeration, Space
-from foretrace.search.progress import SearchedPlan
+from foretrace.search.progress import SearchedPlan, SearchedPlans
 from foretrace.simulation.action_level import action_step_s
 from foretrace.workload.plan import Plan
 from foretrace.workload.rules.sizes import PlanSizes
@@ -50,6 +51,8 @@ MAX_SIMULATIONS: Final = 400
 plans that are still open after ten times as many are nearly equal, and the gap that is left says how nearly."""
 MAX_FRONT: Final = 12
 """Plans of a front that are simulated: more than a screen lists."""
+MAX_SHOWN: Final = 100
+"""Plans of the front, and others, that a running search shows."""
 NEAR: Final = 1.25
 """Times the memory of a GPU up to which a plan that does not fit is a near miss: with less than a quarter to save, one
 more option such as partial recomputation may be enough."""
@@ -79,7 +82,7 @@ class ShowsProgress(Protocol):
     def reach(self, done: int, place: str = "", best: str = "") -> None:
         """Says how much of the part is finished."""
 
-    def show(self, plans: Callable[[], Sequence[SearchedPlan]]) -> None:
+    def show(self, plans: Callable[[], SearchedPlans]) -> None:
         """Offers the plans that were simulated so far."""
 
 
@@ -336,12 +339,13 @@ class _Search:
     def _bounds(self, fitting: _Fitting) -> Bounds:
         """Bounds and estimates the plans that fit. Those of a slice have the same bits as those of the whole table."""
         table = fitting.table
-        bounds = Bounds(*np.zeros((2, len(table))))
+        bounds = Bounds(*np.full((2, len(table)), np.inf))
         self.progress.begin("bounding plans", len(table))
         for rows in _slices(len(table)):
             part = self.closed_form.bounds(table.select(rows))
             bounds.bound_s[rows], bounds.estimate_s[rows] = part.bound_s, part.estimate_s
             self.progress.reach(int(rows[-1]) + 1)
+            self.progress.show(lambda: self._found(fitting, bounds.estimate_s))
         return bounds
 
     def _reached(self, done: int, _total: int) -> None:
@@ -374,7 +378,7 @@ class _Search:
         left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
         limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
         self.progress.begin("simulating", 0)
-        prover.prove(limits, self._simulated)
+        prover.prove(limits, lambda prover: self._simulated(prover, fitting))
         if request.objective == "pareto" and prover.proof.stopped_by not in ("interrupt", "time"):
             front = front_of(prover.weighted_s().tolist(), fitting.needed_bytes.tolist())
             prover.simulate(front[:: -(-len(front) // MAX_FRONT)])
@@ -396,18 +400,37 @@ class _Search:
                 tokens *= table.column(name)
         return np.asarray(tokens.max() / tokens)
 
-    def _simulated(self, prover: Prover) -> None:
+    def _simulated(self, prover: Prover, fitting: _Fitting) -> None:
         best = prover.best()
         shown = "" if best is None else format_time(prover.proof.simulated[best].step_time_s)
         self.progress.reach(len(prover.proof.simulated), f"{len(prover.undecided()):,} plans left", shown)
-        self.progress.show(
-            lambda: [
-                SearchedPlan(
-                    _options(prover.table.plan(row)), result.step_time_s, result.needed_memory_bytes, result.fits
-                )
-                for row, result in prover.proof.simulated.items()
-            ]
-        )
+        self.progress.show(lambda: self._found(fitting, prover.expected_s(), prover.proof.simulated))
+
+    def _found(
+        self, fitting: _Fitting, steps_s: Floats, simulated: Mapping[int, SimulatedPlan] | None = None
+    ) -> SearchedPlans:
+        """Returns what the search has found so far.
+
+        Args:
+            fitting: The plans.
+            steps_s: The expected step of each row; infinity for rows that are not estimated yet or do not fit.
+            simulated: The simulated rows.
+        """
+        simulated = simulated or {}
+        needed_bytes = fitting.needed_bytes.copy()
+        for row, result in simulated.items():
+            needed_bytes[row] = result.needed_memory_bytes
+        rows = np.flatnonzero(np.isfinite(steps_s))
+        front = rows[front_of(steps_s[rows].tolist(), needed_bytes[rows].tolist())].tolist()
+        fastest = rows[np.argsort(steps_s[rows], kind="stable")].tolist()
+        on_front = set(front)
+        others = islice((row for row in fastest if row not in on_front), MAX_SHOWN)
+
+        def plan(row: int) -> SearchedPlan:
+            options = _options(fitting.table.plan(row))
+            return SearchedPlan(options, float(steps_s[row]), int(needed_bytes[row]), row in simulated)
+
+        return SearchedPlans(len(rows), len(simulated), tuple(map(plan, front[:MAX_SHOWN])), tuple(map(plan, others)))
 
     def _result(
         self, enumeration: Enumeration, fitting: _Fitting, prover: Prover | None, simulator: PlanSimulator | None

@@ -26,6 +26,7 @@ from foretrace.search.planner.request import PlanRequest
 from foretrace.search.planner.result import OUT_OF_MEMORY, PlanSearch
 from foretrace.search.planner.search import search_plans
 from foretrace.search.planner.simulator import PlanSimulator, SimulatedPlan
+from foretrace.search.progress import SearchedPlans
 from foretrace.workload.plan import Plan
 
 PLAN = Plan(8, gbs=16, seq_len=2048)
@@ -43,7 +44,18 @@ class Silence:
 
     def reach(self, done: int, place: str = "", best: str = "") -> None: ...
 
-    def show(self, plans: object) -> None: ...
+    def show(self, plans: Callable[[], SearchedPlans]) -> None: ...
+
+
+class Watching(Silence):
+    """Remembers what a search has found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[SearchedPlans] = []
+
+    def show(self, plans: Callable[[], SearchedPlans]) -> None:
+        self.found.append(plans())
 
 
 @cache
@@ -88,6 +100,25 @@ def test_the_best_plan_is_simulated_and_listed_first() -> None:
     assert best.peak_memory_bytes == answer.model.memory.peak_bytes
     assert best.needed_memory_bytes == answer.model.memory.needed_bytes
     assert best.tokens_per_s_per_gpu == pytest.approx(16 * 2048 / 8 / best.step_time_s)
+
+
+def test_a_running_search_shows_estimates_before_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "FIRST_ROWS", 4)
+    monkeypatch.setattr(planner, "SLICE_S", 0.0)
+    monkeypatch.setattr(planner, "MAX_SHOWN", 3)
+    progress = Watching()
+    result = search_plans(model(), machine(), PlanRequest(PLAN, AXES), progress=progress)
+    assert result == replace(plain(), seconds=result.seconds)  # slices change nothing
+    estimated = [found.estimated for found in progress.found]
+    assert estimated[0] == 4 and estimated == sorted(estimated) and estimated[-1] == result.feasible
+    assert progress.found[0].simulated == 0 and progress.found[-1].simulated == result.search.simulations
+    for found in progress.found:
+        assert 1 <= len(found.front) <= 3 and len(found.others) <= 3
+        steps = [plan.step_time_s for plan in found.front]
+        needs = [plan.needed_memory_bytes for plan in found.front]
+        assert steps == sorted(steps) and needs == sorted(needs, reverse=True)
+    best = progress.found[-1].front[0]
+    assert result.best is not None and best.is_simulated and best.step_time_s == result.best.step_time_s
 
 
 def test_a_complete_search_has_no_gap() -> None:
