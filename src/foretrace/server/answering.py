@@ -18,6 +18,7 @@ from foretrace.basics.cache import SizedCache
 from foretrace.basics.errors import ForetraceError, InputError, usage_errors
 from foretrace.basics.origin import command_text, origin_of
 from foretrace.basics.outputs import write_text
+from foretrace.basics.progress import doing
 from foretrace.basics.units import format_count, format_time
 from foretrace.cost.machine import Machine
 from foretrace.inputs.base import Input
@@ -44,6 +45,7 @@ from foretrace.server.question_nouns import (
     with_options,
 )
 from foretrace.server.questions import FilePlace, WebQuestion
+from foretrace.simulation.relief import find_relief
 
 if TYPE_CHECKING:
     from foretrace.report.page.blocks import View
@@ -228,7 +230,12 @@ class Answerer:
         opened = self._open(question, paths)
         scenario = scenario_of(question)
         answer = api.simulate(opened.job, opened.machine, scenario, even_if_oom=True, try_changes=True)
-        return _of_answer(opened, answer)
+        answered, setting = _of_answer(opened, answer), opened.job.setting()
+        if answered.fits or setting is None:
+            return answered
+        with doing("looking for what would fit"):
+            relief = find_relief(setting, opened.machine, scenario)
+        return replace(answered, make_view=partial(answer_view, answer, relief))
 
     def _explanation(self, question: WebQuestion, paths: tuple[str, ...]) -> WebAnswer:
         opened = self._open(question, paths)

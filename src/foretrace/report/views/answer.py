@@ -77,7 +77,7 @@ from foretrace.report.page.gantt_chart import gantt_chart
 from foretrace.report.plots.heatmap import heatmap_svg, tiers_table
 from foretrace.report.plots.roofline_plot import roofline_svg
 from foretrace.report.views import AnswerKind
-from foretrace.report.views.stage_memory import memory_figure, memory_section
+from foretrace.report.views.stage_memory import memory_figure, memory_section, relief_section
 from foretrace.report.views.text_table import (
     MAX_ROWS,
     change_tone,
@@ -86,6 +86,7 @@ from foretrace.report.views.text_table import (
     page_table,
     without_empty,
 )
+from foretrace.simulation.relief import Relief
 
 MAX_ROLES: Final = 64
 """Stages whose breakdown is drawn; the JSON has the others."""
@@ -93,14 +94,15 @@ MAX_KERNELS: Final = 60
 """Kinds of ops that are drawn under the roofline, those that take most time."""
 
 
-def answer_view(answer: Answer, *, quick: bool = False) -> View:
+def answer_view(answer: Answer, relief: Sequence[Relief] | None = None, *, quick: bool = False) -> View:
     """Makes the view of an answer.
 
     Args:
         answer: The answer.
+        relief: Changes of the plan by which the job would fit; None: none were looked for.
         quick: Whether only the step, its breakdown and the memory are shown.
     """
-    sections = [_step(answer), _breakdown(answer)]
+    sections = [_step(answer), *relief_section(relief), _breakdown(answer)]
     if quick:
         sections += memory_section(answer, pictures=False)
     else:

@@ -14,12 +14,11 @@ from foretrace.report.memory import (
     memory_fields_text,
     needs_text,
     peak_place_text,
-    relief_table,
     room_text,
     stages_table,
 )
 from foretrace.report.page.blocks import Block, KeyFigure, KeyFigures, Section, Text, View
-from foretrace.report.views.stage_memory import memory_figure, memory_section
+from foretrace.report.views.stage_memory import memory_figure, memory_section, relief_section
 from foretrace.report.views.text_table import notes_section, page_table, sentence
 from foretrace.simulation.relief import Relief
 
@@ -33,7 +32,7 @@ def memory_view(answer: Answer, relief: Sequence[Relief] | None = (), measured: 
         measured: A memory snapshot to compare with.
     """
     memory = answer.memory
-    sections = [_step(answer, memory), *_relief(relief or ())]
+    sections = [_step(answer, memory), *relief_section(relief or None)]
     if measured is not None:
         sections.append(_measured(measured))
     sections += memory_section(answer)
@@ -56,12 +55,6 @@ def _step(answer: Answer, memory: MemoryFit | None) -> Section:
         Text(memory_fields_text(answer), "muted"),
     ]
     return Section("step", "The answer", blocks)
-
-
-def _relief(relief: Sequence[Relief]) -> Iterator[Section]:
-    table = relief_table(relief)
-    if table.rows:
-        yield Section("relief", "What would fit", (page_table(table),))
 
 
 def _measured(measured: MeasuredMemory) -> Section:

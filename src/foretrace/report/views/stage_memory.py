@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,8 @@ from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
 from foretrace.report.memory import outside_table, peak_place_text
 from foretrace.report.page.blocks import (
+    Bar,
+    Bars,
     Block,
     Cell,
     Fold,
@@ -23,11 +25,13 @@ from foretrace.report.page.blocks import (
     StackedBar,
     StackedBars,
     Table,
+    Text,
     Tone,
 )
 from foretrace.report.plots.memory_plot import KIND_COLOURS, memory_svg
 from foretrace.report.table import TextTable
 from foretrace.report.views.text_table import MAX_ROWS, left_out_text, page_table
+from foretrace.simulation.relief import Relief
 
 MAX_PICTURES: Final = 8
 """Stages whose memory over the step is drawn: the fullest, and others from the first to the last."""
@@ -68,6 +72,26 @@ def memory_section(answer: Answer, *, pictures: bool = True) -> Iterator[Section
         blocks.append(page_table(_held_table(memory), summary="what a GPU holds"))
     remark = "allocated at the peak, by kind"
     yield Section("memory", "Memory of each stage", blocks, remark)
+
+
+def relief_section(relief: Sequence[Relief] | None) -> Iterator[Section]:
+    """Yields the changes by which a job would fit, those with the fewest GPUs first; None: none were looked for."""
+    if relief is None:
+        return
+    bars = [
+        Bar(
+            each.options,
+            each.step_time_s,
+            format_time(each.step_time_s),
+            remark=f"needs {format_bytes(each.memory.needed_bytes)}, "
+            f"{format_bytes(each.memory.headroom_bytes)} to spare",
+            options=each.options,
+        )
+        for each in relief
+    ]
+    none = "No change that was tried of recomputation, ZeRO, axes, microbatches, offloading or GPUs makes it fit."
+    block: Block = Bars(bars, ("change", "step", "memory")) if bars else Text(none)
+    yield Section("relief", "What would fit", (block,), "each one simulated")
 
 
 def stage_stacks(memory: MemoryFit) -> StackedBars:

@@ -253,6 +253,16 @@ class _Fitting:
     misses: PlanTable
     missing_bytes: Longs
 
+    def first(self, count: int) -> _Fitting:
+        """Returns the first of the plans that fit, and all that do not."""
+        return replace(
+            self,
+            table=self.table.select(np.arange(count)),
+            peak_bytes=self.peak_bytes[:count],
+            needed_bytes=self.needed_bytes[:count],
+            exact=self.exact[:count],
+        )
+
 
 class _Search:
     """One search, for one number of GPUs."""
@@ -273,6 +283,8 @@ class _Search:
         self.seconds: dict[str, float] = {}
         self._memory = MemoryTable(model, machine)
         self._began = time.monotonic()
+        self._unbounded = 0
+        """Plans that fit, but were not bounded, because the search was interrupted."""
         self._enumeration: Enumeration | None = None
         self._fitting: _Fitting | None = None
 
@@ -286,6 +298,8 @@ class _Search:
         if not len(fitting.table):
             return self._result(enumeration, fitting, None, None)
         bounds = self._timed("bounds", lambda: self._bounds(fitting))
+        self._unbounded = len(fitting.table) - len(bounds.bound_s)
+        fitting = fitting.first(len(bounds.bound_s)) if self._unbounded else fitting
         with PlanSimulator(self.model, self.machine, self.request.workers) as simulator:
             prover = self._prover(fitting, bounds, simulator)
             try:
@@ -337,16 +351,24 @@ class _Search:
         )
 
     def _bounds(self, fitting: _Fitting) -> Bounds:
-        """Bounds and estimates the plans that fit. Those of a slice have the same bits as those of the whole table."""
-        table = fitting.table
+        """Bounds and estimates the plans that fit, or the first of them where it is interrupted.
+
+        Those of a slice have the same bits as those of the whole table.
+        """
+        table, done = fitting.table, 0
         bounds = Bounds(*np.full((2, len(table)), np.inf))
         self.progress.begin("bounding plans", len(table))
-        for rows in _slices(len(table)):
-            part = self.closed_form.bounds(table.select(rows))
-            bounds.bound_s[rows], bounds.estimate_s[rows] = part.bound_s, part.estimate_s
-            self.progress.reach(int(rows[-1]) + 1)
-            self.progress.show(lambda: self._found(fitting, bounds.estimate_s))
-        return bounds
+        try:
+            for rows in _slices(len(table)):
+                part = self.closed_form.bounds(table.select(rows))
+                bounds.bound_s[rows], bounds.estimate_s[rows] = part.bound_s, part.estimate_s
+                done = int(rows[-1]) + 1
+                self.progress.reach(done)
+                self.progress.show(lambda: self._found(fitting, bounds.estimate_s))
+        except KeyboardInterrupt:
+            if not done:
+                raise
+        return Bounds(bounds.bound_s[:done], bounds.estimate_s[:done])
 
     def _reached(self, done: int, _total: int) -> None:
         self.progress.reach(done)
@@ -378,10 +400,21 @@ class _Search:
         left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
         limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
         self.progress.begin("simulating", 0)
-        prover.prove(limits, lambda prover: self._simulated(prover, fitting))
+        if self._unbounded:
+            prover.proof.stopped_by = "interrupt"
+        else:
+            prover.prove(limits, lambda prover: self._simulated(prover, fitting))
+        if prover.best() is None and prover.proof.stopped_by == "interrupt":
+            prover.simulate(self._surest(prover, fitting))
         if request.objective == "pareto" and prover.proof.stopped_by not in ("interrupt", "time"):
             front = front_of(prover.weighted_s().tolist(), fitting.needed_bytes.tolist())
             prover.simulate(front[:: -(-len(front) // MAX_FRONT)])
+
+    @staticmethod
+    def _surest(prover: Prover, fitting: _Fitting) -> list[int]:
+        """Returns the row with the least estimate that is known to fit, if any, for a search that has to end."""
+        rows = np.flatnonzero(prover.competes & fitting.exact)
+        return [int(row) for row in rows[np.argsort(prover.estimates_s[rows], kind="stable")][:1]]
 
     def _action_s(self, plan: Plan) -> float:
         """Returns a lower bound of a plan's step: its step at the level of actions."""
@@ -453,7 +486,7 @@ class _Search:
             plans=(),
             rejected={**enumeration.rejected, **({OUT_OF_MEMORY: misses} if misses else {})},
             search=self._proof(prover, fitting),
-            near_misses=self._near_misses(fitting),
+            near_misses=() if self._unbounded else self._near_misses(fitting),
             diagnostics=self._diagnostics(prover),
             seconds=dict(self.seconds),
         )
@@ -480,8 +513,9 @@ class _Search:
         best_s, lower_s, left = prover.best_s(), prover.lower_bound_s(), prover.undecided(self.request.gap)
         proof, best = prover.proof, prover.best()
         smaller = self._may_be_smaller(prover, fitting)
+        lower_s = 0.0 if self._unbounded else lower_s
         return SearchProof(
-            complete=not left and not smaller,
+            complete=not left and not smaller and not self._unbounded,
             # Steps are compared in fewer digits than they have.
             lower_bound_s=None
             if best is None
@@ -490,7 +524,7 @@ class _Search:
             simulations=len(proof.simulated),
             action_runs=proof.action_runs,
             space=space,  # type: ignore[arg-type]
-            undecided=len(prover.undecided()) + smaller,
+            undecided=len(prover.undecided()) + smaller + self._unbounded,
             stopped_by=proof.stopped_by,
         )
 

@@ -20,7 +20,7 @@ from foretrace.models.model import Model
 from foretrace.models.presets import model as preset
 from foretrace.program.kernels import Gemm
 from foretrace.search.planner import search as planner
-from foretrace.search.planner.closed_form import ClosedForm
+from foretrace.search.planner.closed_form import Bounds, ClosedForm
 from foretrace.search.planner.plan_table import PlanTable
 from foretrace.search.planner.request import PlanRequest
 from foretrace.search.planner.result import OUT_OF_MEMORY, PlanSearch
@@ -119,6 +119,25 @@ def test_a_running_search_shows_estimates_before_simulations(monkeypatch: pytest
         assert steps == sorted(steps) and needs == sorted(needs, reverse=True)
     best = progress.found[-1].front[0]
     assert result.best is not None and best.is_simulated and best.step_time_s == result.best.step_time_s
+
+
+def test_an_interrupt_while_plans_are_bounded_keeps_the_best_of_the_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "FIRST_ROWS", 4)
+    bounds, tables = ClosedForm.bounds, list[PlanTable]()
+
+    def interrupted(form: ClosedForm, table: PlanTable) -> Bounds:
+        tables.append(table)
+        if len(tables) == 2:
+            raise KeyboardInterrupt
+        return bounds(form, table)
+
+    monkeypatch.setattr(ClosedForm, "bounds", interrupted)
+    result = search(PlanRequest(PLAN, AXES))
+    assert result.search.stopped_by == "interrupt" and not result.search.complete
+    assert result.best is not None and result.search.simulations == 1
+    assert result.best.plan in [tables[0].plan(row) for row in range(4)]
+    assert result.feasible == plain().feasible
+    assert result.search.undecided >= result.feasible - 4 and result.search.lower_bound_s == 0
 
 
 def test_a_complete_search_has_no_gap() -> None:
