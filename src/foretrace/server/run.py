@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -82,6 +83,7 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
     # Workers have other current folders.
     settings = replace(options.settings, state=options.settings.state.absolute())
     with (
+        _sigpipe_ignored(),
         listener,
         closing(Store(settings.state, settings.keep)) as store,
         tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder,
@@ -97,6 +99,22 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
 
         with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
             asyncio.run(_serve(server, address, listener, begin))
+
+
+@contextmanager
+def _sigpipe_ignored() -> Iterator[None]:
+    """Ignores SIGPIPE while the block lasts: a client that disconnects must not end the server.
+
+    The command line leaves the signal to the system, so that a reader that has gone ends a command.
+    """
+    if not hasattr(signal, "SIGPIPE") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 async def _serve(server: WebServer, address: Address, listener: socket.socket, begin: Callable[[], None]) -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import signal
+import socket
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +48,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
         ("GET", "/web/index.html", {}, 404),
         ("GET", "/etc/passwd", {}, 404),
         ("GET", "/api/jobs/..%2f..", {}, 404),
+        ("PUT", "/api/uploads/x/" + "9" * 5000, {}, 404),
+        ("PUT", "/api/uploads/x/-1", {}, 404),
         ("TRACE", "/api/start", {}, 405),
         ("POST", "/api/start", {}, 405),
     ],
@@ -312,3 +316,17 @@ def test_another_interface_needs_a_token(tmp_path: Path) -> None:
             assert http.get("/").status_code == 200
             assert http.post("/api/jobs", json=PREDICTION).status_code == 200
             assert http.get("/", headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_clients_that_disconnect_do_not_end_the_server(tmp_path: Path) -> None:
+    with server(tmp_path, "--workers", "1") as process:
+        url = httpx.URL(process.url)
+        request = f"GET /web/app.js HTTP/1.1\r\nHost: {url.host}\r\n\r\n".encode()
+        for number in range(100):
+            with socket.create_connection((url.host, url.port or 80), 10) as connection:
+                if number % 2:  # closing resets the connection
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(request * 20)
+        with Browser(process.url) as browser:
+            assert "answer" in browser.ask(PREDICTION)
+        assert process.process.poll() is None
