@@ -37,6 +37,8 @@ MAX_BODY_BYTES: Final = 64 << 10
 BODY_S: Final = 20.0
 """Seconds in which the body of a question must have come."""
 CLEAN_UP_S: Final = 30.0
+MAX_DIGITS: Final = 20
+"""Digits of a number in a request; Python refuses to read numbers of thousands of digits."""
 
 _ENDINGS: Final = {
     "json": ("json", "application/json"),
@@ -105,7 +107,7 @@ class WebServer:
             Route("/api/jobs/{job}/cancel", _checked(self._cancel), methods=["POST"]),
             Route("/api/uploads", _checked(self._begin_upload), methods=["POST"]),
             Route("/api/uploads/{upload}/open", _checked(self._open_upload), methods=["POST"]),
-            Route("/api/uploads/{upload}/{number:int}", _checked(self._upload), methods=["PUT"]),
+            Route("/api/uploads/{upload}/{number}", _checked(self._upload), methods=["PUT"]),
             Route("/api/history", _checked(self._history)),
             Route("/api/answers/{answer}", _checked(self._answer), methods=["GET", "DELETE"]),
             Route("/api/answers/{answer}/{format}", _checked(self._download)),
@@ -182,9 +184,12 @@ class WebServer:
 
     async def _upload(self, request: Request) -> Response:
         name, number = request.path_params["upload"], request.path_params["number"]
+        if not (number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS):
+            raise unknown_id("file of an upload", f"{name}/{number}")
         length = request.headers.get("content-length", "")
-        size = int(length) if length.isascii() and length.isdecimal() else None
-        await self._uploads.write(name, needed_owner(request), number, request.stream(), size)
+        is_number = length.isascii() and length.isdecimal() and len(length) <= MAX_DIGITS
+        size = int(length) if is_number else None
+        await self._uploads.write(name, needed_owner(request), int(number), request.stream(), size)
         return JSONResponse({})
 
     async def _open_upload(self, request: Request) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.basics.errors import DefectError, ForetraceError, InputError
+from foretrace.basics.last_resort import as_defect
 from foretrace.report.page.markup import render_view
 from foretrace.search.progress import SearchedPlan
 from foretrace.server import app as app_module
+from foretrace.server import errors as errors_module
 from foretrace.server import jobs as jobs_module
 from foretrace.server import run as run_module
 from foretrace.server.app import ServerSettings, WebServer
@@ -64,6 +67,20 @@ def test_a_defect_has_the_headers_of_all_responses_and_is_reported(
     (details,) = (tmp_path / "defects").iterdir()
     assert str(details) in capsys.readouterr().err
     assert "ZeroDivisionError" in details.read_text()
+
+
+def test_a_defect_whose_report_takes_long_is_answered(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coroutines that caught it are suspended while a thread writes its details, and go on after that."""
+
+    def report(*arguments: Any) -> DefectError:
+        time.sleep(0.2)
+        return as_defect(*arguments)
+
+    monkeypatch.setattr(app_module, "read_json", lambda _: 1 / 0)
+    monkeypatch.setattr(errors_module, "as_defect", report)
+    response = response_to(web, "POST", "/api/jobs", json={})
+    assert response.json()["error"]["code"] == "internal-error"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
 
 
 def test_a_question_that_comes_too_slowly_is_given_up(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
