@@ -20,6 +20,7 @@ import uvicorn
 
 from foretrace.basics.errors import UsageError
 from foretrace.server.app import ServerSettings, WebServer
+from foretrace.server.connections import LimitedProtocol, allowed_connections
 from foretrace.server.guard import Address
 from foretrace.server.pool import WorkerPool
 from foretrace.server.processes import WorkerLimits
@@ -30,7 +31,6 @@ MAX_USUAL_WORKERS: Final = 8
 """Workers at most that are started unless more are asked for: each may take some gigabytes."""
 MIN_MEMORY_BYTES: Final = 1 << 30
 """Memory that a worker must be allowed: loading modules, tables and compiled code takes up to 700 MiB."""
-MAX_CONNECTIONS: Final = 2000
 SHUT_DOWN_S: Final = 1
 
 
@@ -120,6 +120,7 @@ def _sigpipe_ignored() -> Iterator[None]:
 async def _serve(server: WebServer, address: Address, listener: socket.socket, begin: Callable[[], None]) -> None:
     """Answers requests until a signal comes; calls `begin` once they are answered."""
     config: dict[str, Any] = {
+        "http": LimitedProtocol,
         "log_level": "critical",
         "access_log": False,
         "server_header": False,
@@ -127,7 +128,7 @@ async def _serve(server: WebServer, address: Address, listener: socket.socket, b
         "proxy_headers": False,
         "timeout_keep_alive": 30,
         "timeout_graceful_shutdown": SHUT_DOWN_S,
-        "limit_concurrency": MAX_CONNECTIONS,
+        "limit_concurrency": allowed_connections(),
         "lifespan": "off",
         "ws": "none",
     }
