@@ -27,8 +27,8 @@ from foretrace.server.processes import WorkerLimits
 from foretrace.server.store import Store
 
 MAX_WORKERS: Final = 64
-MAX_USUAL_WORKERS: Final = 8
-"""Workers at most that are started unless more are asked for: each may take some gigabytes."""
+MAX_DEFAULT_WORKERS: Final = 8
+"""The most workers that are started unless more are asked for: each may take some gigabytes."""
 MIN_MEMORY_BYTES: Final = 1 << 30
 """Memory that a worker must be allowed: loading modules, tables and compiled code takes up to 700 MiB."""
 SHUT_DOWN_S: Final = 1
@@ -42,20 +42,20 @@ class RunOptions:
         host: The interface that it listens on.
         port: The port; 0: any that is free.
         settings: How it is run.
-        memory_bytes: Memory that each worker may take.
+        max_memory_bytes: Memory that each worker may take.
         opens_page: Whether the page is opened in a browser.
     """
 
     host: str
     port: int
     settings: ServerSettings
-    memory_bytes: int
+    max_memory_bytes: int
     opens_page: bool = False
 
 
-def usual_workers() -> int:
+def default_workers() -> int:
     """Returns how many workers are started unless told otherwise: one for each CPU, and two at least."""
-    return min(max(os.cpu_count() or 1, 2), MAX_USUAL_WORKERS)
+    return min(max(os.cpu_count() or 1, 2), MAX_DEFAULT_WORKERS)
 
 
 def state_folder() -> Path:
@@ -85,10 +85,10 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
     with (
         _sigpipe_ignored(),
         listener,
-        closing(Store(settings.state, settings.keep)) as store,
+        closing(Store(settings.state, settings.max_answers)) as store,
         tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder,
     ):
-        limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2, settings.defects)
+        limits = WorkerLimits(Path(folder), options.max_memory_bytes, options.max_memory_bytes // 2, settings.defects)
         server = WebServer(settings, store, WorkerPool(settings.workers, limits))
         address = Address.of(options.host, listener.getsockname()[1])
 

@@ -27,7 +27,7 @@ from foretrace.basics.processes import end_with
 from foretrace.basics.progress import shown_by
 from foretrace.engine import jit
 from foretrace.server.answering import Answerer, Place
-from foretrace.server.errors import error_dict, reported_defect
+from foretrace.server.errors import reported_defect
 from foretrace.server.examples import FOLDER, examples_folder
 from foretrace.server.questions import WebQuestion
 
@@ -101,7 +101,7 @@ class Worker:
             error = failure
         except BaseException as failure:
             error = reported_defect(failure, [task["kind"], json.dumps(task.get("questions"))], self._defects)
-        return "failed", {"error": error_dict(error)}
+        return "failed", {"error": error.to_dict()}
 
     def _do(self, task: Mapping[str, Any]) -> dict[str, Any]:
         kind = task["kind"]

@@ -183,7 +183,7 @@ def test_jobs_that_ended_first_are_forgotten_first(tmp_path: Path, monkeypatch: 
         board._jobs["begun first"].add("answer", {"html": "x" * 400})
         board._jobs["large"].add("answer", {"html": "x" * 400})
         board._jobs["long ago"].add("answer", {})
-        ages_s = {"begun last": 3.0, "begun first": 2.0, "large": 1.0, "long ago": 2 * jobs_module.KEPT_S}
+        ages_s = {"begun last": 3.0, "begun first": 2.0, "large": 1.0, "long ago": 2 * jobs_module.FINISHED_S}
         for name, age_s in ages_s.items():
             board._jobs[name].ended_s = now_s() - age_s
         board.forget()

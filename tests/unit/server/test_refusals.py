@@ -30,6 +30,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
         ("GET", "/", {"Host": ""}, 403),
         ("GET", "/", {"Host": "10.0.0.7"}, 403),
         ("GET", "/", {"Host": "["}, 403),
+        ("GET", "/", {"Host": "evil.example@localhost"}, 403),
+        ("GET", "/", {"Host": "localhost/evil.example"}, 403),
+        ("POST", "/api/jobs", {"Origin": "ftp://127.0.0.1"}, 403),
         ("GET", "/", {"Host": "a]"}, 403),
         ("GET", "/api/history", {"Origin": "http://["}, 403),
         ("GET", "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
@@ -86,6 +89,25 @@ def test_a_link_from_another_site_opens_the_page_of_the_same_owner(running: Runn
 def test_the_own_origin_may_ask(browser: Browser, running: RunningServer) -> None:
     headers = {"Origin": running.url.rstrip("/"), "Sec-Fetch-Site": "same-origin"}
     assert browser.http.post("/api/jobs", json=PREDICTION, headers=headers).status_code == 200
+
+
+def test_two_origins_are_refused(browser: Browser, running: RunningServer) -> None:
+    headers = [("Origin", running.url.rstrip("/")), ("Origin", "http://evil.example"), ("X-Foretrace", "1")]
+    assert browser.http.post("/api/jobs", json=PREDICTION, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("cookie", ["a" * 22, "a" * 22 + ".", "a" * 22 + "." + "0" * 64, "", "."])
+def test_a_cookie_that_the_server_did_not_make_names_no_owner(running: RunningServer, cookie: str) -> None:
+    with httpx.Client(base_url=running.url, headers={"Cookie": f"foretrace_owner={cookie}"}) as http:
+        assert http.get("/api/history").status_code == 403
+        assert "foretrace_owner" in http.get("/").cookies
+
+
+def test_uploads_that_cannot_be_opened_make_room(browser: Browser) -> None:
+    for _ in range(25):
+        assert browser.open_upload({"job.yaml": b"model: nothing-like-it\n"}).status_code == 422
+    good = (REPOSITORY / "examples" / "moe_128gpu.txt").read_bytes()
+    assert browser.open_upload({"moe.txt": good}).status_code == 200
 
 
 def test_without_the_cookie_nothing_is_answered(running: RunningServer) -> None:
