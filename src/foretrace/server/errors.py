@@ -31,13 +31,13 @@ UNREAD: Final = (408, 413)
 """Statuses of requests whose body was not read to its end."""
 
 
-DISK_HINT: Final = "is the disk of the state folder full?"
+_DISK_HINT: Final = "is the disk of the state folder full?"
 _DAMAGED_HINT: Final = "its database is damaged or of another program; name another folder: --state FOLDER"
 _PERMISSION_HINT: Final = "check that it exists and can be written, or name another: --state FOLDER"
 _LOCKED_HINT: Final = "end the other program that uses its database"
 _HINTS: Final[Mapping[int, str]] = {
-    sqlite3.SQLITE_FULL: DISK_HINT,
-    sqlite3.SQLITE_IOERR: DISK_HINT,
+    sqlite3.SQLITE_FULL: _DISK_HINT,
+    sqlite3.SQLITE_IOERR: _DISK_HINT,
     sqlite3.SQLITE_BUSY: _LOCKED_HINT,
     sqlite3.SQLITE_LOCKED: _LOCKED_HINT,
     sqlite3.SQLITE_CANTOPEN: _PERMISSION_HINT,
@@ -96,6 +96,6 @@ def unwritable_state(error: OSError | sqlite3.Error, where: Path | None = None) 
 
 def _hint_of(error: OSError | sqlite3.Error) -> str:
     if isinstance(error, OSError):
-        return DISK_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT) else _PERMISSION_HINT
+        return _DISK_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT) else _PERMISSION_HINT
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # without what extends it
     return _HINTS.get(code, _DAMAGED_HINT)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foretrace.basics.errors import ForetraceError, InputError, UsageError
-from foretrace.server.errors import DISK_HINT, unknown_id
+from foretrace.server.errors import unknown_id
 from foretrace.server.examples import example_of
 from foretrace.server.pool import PoolTask, TaskKind, WorkerPool
 from foretrace.server.questions import WebQuestion
@@ -213,7 +213,8 @@ class JobBoard:
             if error.code != "unwritable-file":
                 raise
             # Its place is a file of the server, which is for who runs it.
-            raise InputError(error.code, "the download cannot be written to the state folder", hint=DISK_HINT) from None
+            problem, hint = "the state folder cannot take the download", "see whether its disk is full"
+            raise InputError(error.code, problem, hint=hint) from None
 
     def _submitted(
         self, job: WebJob, kind: TaskKind, message: dict[str, Any], before: PoolTask | None = None

@@ -11,17 +11,10 @@ from typing import Any
 import pytest
 
 import foretrace
-from server_client import LONG_SEARCH, PREDICTION, Browser, server
+from server_client import LONG_SEARCH, PREDICTION, SEEDS, Browser, server
 from unit.cli.command_line import answer_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SEEDS = (
-    "llama405b_1024gpu.txt",
-    "moe_128gpu.txt",
-    "moe_fairseq_profile.txt",
-    "traces/gpt13b_real_rank0.txt",
-    "traces/moe_ex_situ_rank2.txt",
-)
 
 
 def changed(question: Mapping[str, Any], **groups: Mapping[str, Any]) -> dict[str, Any]:
