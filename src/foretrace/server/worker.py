@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
@@ -36,6 +36,11 @@ MIN_INTERVAL_S: Final = 0.2
 
 MAX_FILE_BYTES: Final = 2 << 30
 """The largest file that a worker can write: downloads of large jobs take some hundred megabytes."""
+
+MAX_JOB_FILES: Final = 16
+"""Files of an upload that are looked at for the names of each other."""
+MAX_JOB_FILE_BYTES: Final = 64 << 10
+_JOB_FILES: Final = (".yaml", ".yml")
 
 _WARM_UP: Final = {
     "ask": "step",
@@ -109,7 +114,7 @@ class Worker:
         if kind == "warm":
             return self._warm_up()
         asked = [
-            (WebQuestion.read(values), Place(partial(self._enter, place), tuple(place.get("shown_names", ()))))
+            (WebQuestion.read(values), Place(partial(self._enter, place), _shown_names(place)))
             for values, place in zip(task["questions"], task["places"], strict=True)
         ]
         question, place = asked[0]
@@ -149,7 +154,7 @@ class Worker:
             problem = "the uploaded files are not there any more"
             raise InputError("unknown-id", problem, hint="upload them again") from None
         restrict_inputs([folder])
-        return tuple(place.get("names", ()))
+        return job_paths(folder, place.get("names", ()))
 
     def _send(self, event: str, **values: Any) -> None:
         message = json.dumps({"number": self._number, "event": event, **values}).encode()
@@ -175,6 +180,37 @@ class Worker:
     def send_progress(self, text: str) -> None:
         """Reports what is being done."""
         self._send("progress", text=text)
+
+
+def job_paths(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the files of an upload that are its job: a job file alone, where it or its other files name the rest.
+
+    Args:
+        folder: Where they are.
+        names: The files. Those that a job file names, such as a cluster, are read with it.
+    """
+    job_files = [name for name in names if name.lower().endswith(_JOB_FILES)]
+    if not job_files or not 1 < len(names) <= MAX_JOB_FILES:
+        return tuple(names)
+    texts = {name: _beginning(folder / name) for name in names}
+    unnamed = [name for name in names if not any(name in texts[other] for other in names if other != name)]
+    return tuple(unnamed) if len(unnamed) == 1 and unnamed[0] in job_files else tuple(names)
+
+
+def _shown_names(place: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names that the user gave the files of a job."""
+    names, shown = place.get("names", ()), place.get("shown_names", ())
+    paths = job_paths(Path(place["folder"]), names) if names else ()
+    return tuple(text for name, text in zip(names, shown, strict=True) if name in paths)
+
+
+def _beginning(path: Path) -> str:
+    """Returns the beginning of a file as text; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAX_JOB_FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 class _Sent:

@@ -307,3 +307,20 @@ def test_a_mistake_has_the_code_that_the_command_line_has(
     browser: Browser, question: Mapping[str, Any], code: str
 ) -> None:
     assert browser.error(question)["code"] == code
+
+
+def test_a_job_file_is_uploaded_with_the_cluster_that_it_names(browser: Browser) -> None:
+    files = {
+        "mine.yaml": b"based_on: h100-dgx\nnodes: 4\nname: a cluster of ours\n",
+        "job.yaml": b"model: llama3-8b\nplan: {gpus: 16, tp: 2, gbs: 16}\ncluster: mine.yaml\n",
+    }
+    opened = browser.open_upload(files)
+    assert opened.status_code == 200, opened.text
+    answer = browser.answer({"ask": "step", "input": {"upload": opened.json()["upload"]}})
+    assert "a cluster of ours" in answer["html"]
+    assert "job.yaml" in answer["command"]
+    assert "mine.yaml" not in answer["command"]
+    del files["job.yaml"]
+    unrelated = {**files, "job.yaml": b"model: llama3-8b\nplan: {gpus: 16, tp: 2, gbs: 16}\ncluster: h100-dgx\n"}
+    response = browser.open_upload(unrelated)
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "several-inputs")
