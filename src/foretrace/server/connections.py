@@ -59,10 +59,10 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes a connection on which no other request came, even if its client has not read the last response."""
+        """Closes a connection on which no other request came, once its client has read the last response."""
         super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
+        if self._send_timer is None:
+            self._watch_sending()
 
     def pause_writing(self) -> None:
         """Stops writing until the client has read; it must begin in time."""
@@ -74,6 +74,8 @@ class LimitedProtocol(H11Protocol):
         """Goes on writing."""
         super().resume_writing()
         self._unset("_send_timer")
+        if self.transport.is_closing():
+            self._watch_sending()
 
     @property
     def _is_waiting(self) -> bool:
@@ -82,9 +84,11 @@ class LimitedProtocol(H11Protocol):
 
     def _watch_sending(self) -> None:
         left_bytes = self.transport.get_write_buffer_size()
-        self._send_timer = self.loop.call_later(SEND_STALL_S, self._check_sending, left_bytes)
+        if left_bytes:
+            self._send_timer = self.loop.call_later(SEND_STALL_S, self._check_sending, left_bytes)
 
     def _check_sending(self, before_bytes: int) -> None:
+        self._send_timer = None
         if self.transport.get_write_buffer_size() < before_bytes:
             self._watch_sending()
         else:

@@ -21,8 +21,9 @@ async def app(scope: Scope, _: Receive, send: Send) -> None:
     """Answers with a few bytes, or with many."""
     body = BODY if scope["path"] == "/large" else b"short"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-    for first in range(0, len(body), 1 << 20):
-        await send({"type": "http.response.body", "body": body[first : first + (1 << 20)], "more_body": True})
+    step = len(body) if scope["query_string"] else 1 << 20
+    for first in range(0, len(body), step):
+        await send({"type": "http.response.body", "body": body[first : first + step], "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
@@ -34,7 +35,15 @@ def serve(client: Client, limit: int = 100) -> None:
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(app, http=LimitedProtocol, limit_concurrency=limit, lifespan="off", log_level=50)
+            config = uvicorn.Config(
+                app,
+                http=LimitedProtocol,
+                limit_concurrency=limit,
+                timeout_keep_alive=1,
+                timeout_graceful_shutdown=1,
+                lifespan="off",
+                log_level=50,
+            )
             web = uvicorn.Server(config)
             serving = asyncio.create_task(web.serve(sockets=[listener]))
             while not web.started:
@@ -147,17 +156,20 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     serve(client)
 
 
-def test_a_client_that_reads_slowly_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [b"/large", b"/large?whole"])
+def test_a_client_that_reads_slowly_gets_everything(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
     monkeypatch.setattr(connections_module, "SEND_STALL_S", 0.5)
 
     async def client(host: str, port: int) -> None:
         async with connected(host, port) as (reader, writer):
-            writer.write(GET % b"/large")
+            writer.write(GET % path)
             await reader.readuntil(b"\r\n\r\n")
             size = 0
             while size < len(BODY):
-                size += len(await reader.read(2 << 20))
-                await asyncio.sleep(0.02)
+                content = await reader.read(1 << 20)
+                assert content, "the connection ended"
+                size += len(content)
+                await asyncio.sleep(0.03)
             assert size == len(BODY)
 
     serve(client)
