@@ -9,7 +9,7 @@ a machine that has none. Needs Playwright for Python, and Chromium: `$CHROMIUM`,
 from __future__ import annotations
 
 import argparse
-import os
+import sys
 import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,7 +23,10 @@ from foretrace.report.page.gantt_bars import MAX_BARS, GanttBars
 from foretrace.report.page.gantt_chart import GanttChart, gantt_chart
 from foretrace.report.page.markup import script_json
 
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from ui.chromium import CHROMIUM, CHROMIUM_OPTIONS
+
 VIEWPORT = (1280, 900)
 
 MOVE = """
@@ -90,8 +93,8 @@ def _chosen(bars: GanttBars, which: Any) -> GanttBars:
 
 
 def _chromium(playwright: Any) -> Any:
-    path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-    return playwright.chromium.launch(executable_path=path if Path(path).exists() else None, args=list(ARGUMENTS))
+    path = str(CHROMIUM) if CHROMIUM.exists() else None
+    return playwright.chromium.launch(executable_path=path, args=list(CHROMIUM_OPTIONS))
 
 
 def main() -> None:

@@ -34,6 +34,15 @@ LONG_SEARCH: Mapping[str, Any] = {
     "search": {"time_s": 120, "objective": "pareto"},
 }
 
+SEEDS = (
+    "llama405b_1024gpu.txt",
+    "moe_128gpu.txt",
+    "moe_fairseq_profile.txt",
+    "traces/gpt13b_real_rank0.txt",
+    "traces/moe_ex_situ_rank2.txt",
+)
+"""Examples of each kind of file, in `examples`."""
+
 
 @dataclass(frozen=True)
 class RunningServer:

@@ -55,7 +55,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "tests"))
     from playwright.sync_api import sync_playwright
 
-    from ui.conftest import CHROMIUM, CHROMIUM_OPTIONS
+    from ui.chromium import CHROMIUM, CHROMIUM_OPTIONS
 
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as name:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(CHROMIUM_OPTIONS))

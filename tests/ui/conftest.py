@@ -6,9 +6,6 @@ Every page is watched: a console error, a failed request or a request to another
 from __future__ import annotations
 
 import importlib.util
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,20 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from server_client import server as running_server
+from ui.chromium import CHROMIUM, CHROMIUM_OPTIONS
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
 
-CHROMIUM = Path("/usr/bin/chromium")
-CHROMIUM_OPTIONS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-START_S = 60
 WAIT_MS = 20_000
 """How long a page may take to show what a test waits for, on a machine that is busy with other tests."""
 
@@ -129,27 +118,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for module in ("starlette", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f'needs {module}: pip install "foretrace[server]"')
-    folder = tmp_path_factory.mktemp("serve")
-    log = folder / "log"
-    command = [sys.executable, "-m", "foretrace", "serve", "--port", "0", "--no-open", "--state", str(folder / "state")]
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
-    try:
-        yield _origin(process, log)
-    finally:
-        process.terminate()
-        process.wait(START_S)
-
-
-def _origin(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Returns the origin that the server prints once it takes requests."""
-    for _ in range(START_S * 10):
-        address = re.search(r"http://[\w.:\[\]]+", log.read_text())
-        if address:
-            return address.group()
-        try:
-            process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    raise AssertionError(f"the server did not start:\n{log.read_text()}")
+    with running_server(tmp_path_factory.mktemp("serve"), folder=Path(__file__).parents[2]) as running:
+        yield running.url.rstrip("/")

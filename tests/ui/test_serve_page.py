@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server_client import LONG_SEARCH
+from server_client import LONG_SEARCH, SEEDS
 from ui.conftest import Watch
 from ui.served import ROOT, SEARCH_MS, ServedPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-SEEDS = (
-    "llama405b_1024gpu.txt",
-    "moe_128gpu.txt",
-    "moe_fairseq_profile.txt",
-    "traces/gpt13b_real_rank0.txt",
-    "traces/moe_ex_situ_rank2.txt",
-)
 
 
 @pytest.fixture

@@ -77,6 +77,10 @@ class ForetraceError(Exception):
         self.where = self.where or where
         return self
 
+    def to_dict(self) -> dict[str, str | None]:
+        """Returns the error as JSON has it."""
+        return {"code": self.code, "message": self.message, "where": self.where, "hint": self.hint}
+
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
         text += f"  [{self.code}]"

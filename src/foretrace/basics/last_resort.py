@@ -22,6 +22,8 @@ MAX_KEPT: Final = 20
 """Exceptions whose details stay in a folder that was named for them."""
 
 _MAX_FRAMES: Final = 40
+_SUSPENDABLE: Final = 0x20 | 0x80 | 0x200
+"""Flags of the code of generators, coroutines and asynchronous generators (`inspect.CO_GENERATOR` and others)."""
 _MAX_DETAILS: Final = 200_000
 _PLAIN_LINE: Final = b"error: Foretrace cannot go on, nor say why  [internal-error]\n"
 _reserve: list[bytes] = [bytes(1 << 20)]
@@ -37,10 +39,8 @@ def as_defect(error: BaseException, arguments: Sequence[str], folder: str | None
         folder: A folder for the file, in which those of the last `MAX_KEPT` exceptions stay; None: that of temporary
             files.
     """
-    import traceback
-
     _reserve.clear()
-    traceback.clear_frames(error.__traceback__)
+    _release(error)
     hint = _keep(error, arguments, folder)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return DefectError("memory-exhausted", "this machine has no memory left for the job", hint=hint)
@@ -59,6 +59,19 @@ def show_plainly(error: DefectError | None = None) -> None:
 def wants_traceback() -> bool:
     """Returns whether the user asked for tracebacks."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+def _release(error: BaseException) -> None:
+    """Releases what the frames of an exception hold, such as large arrays.
+
+    Frames of coroutines and generators are left alone: one that caught the exception and waits would be closed.
+    """
+    import traceback
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if not frame.f_code.co_flags & _SUSPENDABLE:
+            with suppress(RuntimeError):  # it is still executing
+                frame.clear()
 
 
 def _keep(error: BaseException, arguments: Sequence[str], folder: str | None) -> str:

@@ -324,8 +324,7 @@ def _show(code: int, failure: ForetraceError | None, document: StringIO | None) 
     text = "" if document is None else document.getvalue()
     answered = text.endswith("\n")
     if failure is not None and document is not None and not answered:
-        parts = {"code": failure.code, "message": failure.message, "where": failure.where, "hint": failure.hint}
-        text = json.dumps({"schema": ERROR_SCHEMA, "error": parts}) + "\n"
+        text = json.dumps({"schema": ERROR_SCHEMA, "error": failure.to_dict()}) + "\n"
     if text:
         sys.stdout.write(text)
         sys.stdout.flush()

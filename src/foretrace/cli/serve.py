@@ -66,16 +66,16 @@ def command(
             MAX_WORKERS,
             MIN_MEMORY_BYTES,
             RunOptions,
+            default_workers,
             run_server,
             state_folder,
-            usual_workers,
         )
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "foretrace":
             raise
         problem = f"the server needs {error.name}, which is not installed here"
         raise UsageError("missing-package", problem, hint=_HINT) from None
-    count = usual_workers() if workers is None else _within("--workers", workers, 1, MAX_WORKERS)
+    count = default_workers() if workers is None else _within("--workers", workers, 1, MAX_WORKERS)
     settings = ServerSettings(
         state_folder() if state is None else state,
         count,

@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import mimetypes
+import os
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foretrace.basics.errors import ForetraceError, InputError, shortened
 from foretrace.report.page.document import style_sheet
-from foretrace.server.errors import UNREAD, error_dict, reported_defect, status_of, unknown_id, unwritable_state
-from foretrace.server.guard import Address, Guard, needed_owner, with_owner
+from foretrace.server.errors import UNREAD, reported_defect, status_of, unknown_id, unwritable_state
+from foretrace.server.guard import Address, Guard, Owners
 from foretrace.server.jobs import JobBoard
 from foretrace.server.pool import WorkerPool
 from foretrace.server.processes import return_memory
@@ -37,6 +39,12 @@ MAX_BODY_BYTES: Final = 64 << 10
 BODY_S: Final = 20.0
 """Seconds in which the body of a question must have come."""
 CLEAN_UP_S: Final = 30.0
+MAX_DOWNLOADS: Final = 16
+"""Downloads that are being made or sent from a file: each of them may take hundreds of megabytes."""
+MAX_DOWNLOADS_OF_OWNER: Final = 4
+PIECE_BYTES: Final = 256 << 10
+MAX_DIGITS: Final = 20
+"""Digits of a number in a request; Python refuses to read numbers of thousands of digits."""
 
 _ENDINGS: Final = {
     "json": ("json", "application/json"),
@@ -57,16 +65,16 @@ class ServerSettings:
     Attributes:
         state: The folder of its answers and uploads.
         workers: How many processes compute.
-        upload_bytes: The size of an uploaded file at most.
-        limit_s: Seconds that a job may take.
-        keep: Answers that are kept for each owner.
+        max_upload_bytes: The size of an uploaded file at most.
+        time_limit_s: Seconds of work on one question.
+        max_answers: Answers that are kept for each owner.
     """
 
     state: Path
     workers: int
-    upload_bytes: int
-    limit_s: float
-    keep: int = 2000
+    max_upload_bytes: int
+    time_limit_s: float
+    max_answers: int = 2000
 
     @property
     def defects(self) -> Path:
@@ -86,13 +94,16 @@ class WebServer:
     def __init__(self, settings: ServerSettings, store: Store, pool: WorkerPool) -> None:
         self._settings, self._pool = settings, pool
         self._state = StateThread(store)
-        self._uploads = Uploads(self._state, settings.state / "uploads", settings.upload_bytes)
+        self._uploads = Uploads(self._state, settings.state / "uploads", settings.max_upload_bytes)
         self._uploads.load()
+        self._owners = Owners(store.key)
+        self._open_downloads: Counter[str] = Counter()
+        """The downloads of each owner that are being made or sent from a file."""
         self._downloads = _emptied(settings.state / "downloads")
         _made(settings.defects)
-        self._board = JobBoard(pool, self._state, self._uploads, settings.limit_s)
+        self._board = JobBoard(pool, self._state, self._uploads, settings.time_limit_s)
         self._files = web_files()
-        self._start_page = json.dumps(start_page(settings.upload_bytes, MAX_FILES)).encode()
+        self._start_page = json.dumps(start_page(settings.max_upload_bytes, MAX_FILES)).encode()
 
     def app(self, address: Address) -> ASGIApp:
         """Returns the application that answers at an address, while the server is `running`."""
@@ -105,7 +116,7 @@ class WebServer:
             Route("/api/jobs/{job}/cancel", _checked(self._cancel), methods=["POST"]),
             Route("/api/uploads", _checked(self._begin_upload), methods=["POST"]),
             Route("/api/uploads/{upload}/open", _checked(self._open_upload), methods=["POST"]),
-            Route("/api/uploads/{upload}/{number:int}", _checked(self._upload), methods=["PUT"]),
+            Route("/api/uploads/{upload}/{number}", _checked(self._upload), methods=["PUT"]),
             Route("/api/history", _checked(self._history)),
             Route("/api/answers/{answer}", _checked(self._answer), methods=["GET", "DELETE"]),
             Route("/api/answers/{answer}/{format}", _checked(self._download)),
@@ -146,7 +157,7 @@ class WebServer:
 
     async def _page(self, request: Request) -> Response:
         content, kind = self._files["index.html"]
-        return with_owner(request, Response(content, media_type=kind))
+        return self._owners.given(request, Response(content, media_type=kind))
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -162,15 +173,17 @@ class WebServer:
         values = await _body(request)
         replaces = values.pop("replaces", None) if isinstance(values, dict) else None
         before = None if replaces is None else read_id(replaces, "replaces")
-        job = await self._board.begin(needed_owner(request), WebQuestion.read(values), before)
+        job = await self._board.begin(self._owners.needed(request), WebQuestion.read(values), before)
         return JSONResponse({"job": job.id})
 
     async def _events(self, request: Request) -> Response:
-        job = self._board.job(request.path_params["job"], needed_owner(request))
+        owner = self._owners.needed(request)
+        job = self._board.job(request.path_params["job"], owner)
+        self._board.check_follower(owner)
         return StreamingResponse(self._board.follow(job), media_type="text/event-stream")
 
     async def _cancel(self, request: Request) -> Response:
-        self._board.cancel(self._board.job(request.path_params["job"], needed_owner(request)))
+        self._board.cancel(self._board.job(request.path_params["job"], self._owners.needed(request)))
         return JSONResponse({})
 
     async def _begin_upload(self, request: Request) -> Response:
@@ -178,17 +191,20 @@ class WebServer:
         names = fields.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise InputError("bad-value", "expected a list of names", where="names")
-        return JSONResponse({"upload": self._uploads.begin(needed_owner(request), names).id})
+        return JSONResponse({"upload": await self._uploads.begin(self._owners.needed(request), names)})
 
     async def _upload(self, request: Request) -> Response:
         name, number = request.path_params["upload"], request.path_params["number"]
+        if not (number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS):
+            raise unknown_id("file of an upload", f"{name}/{number}")
         length = request.headers.get("content-length", "")
-        size = int(length) if length.isascii() and length.isdecimal() else None
-        await self._uploads.write(name, needed_owner(request), number, request.stream(), size)
+        is_number = length.isascii() and length.isdecimal() and len(length) <= MAX_DIGITS
+        size = int(length) if is_number else None
+        await self._uploads.write(name, self._owners.needed(request), int(number), request.stream(), size)
         return JSONResponse({})
 
     async def _open_upload(self, request: Request) -> Response:
-        name, owner = request.path_params["upload"], needed_owner(request)
+        name, owner = request.path_params["upload"], self._owners.needed(request)
         try:
             description = await self._board.inspect(owner, name)
         except ForetraceError as error:
@@ -197,7 +213,7 @@ class WebServer:
         return JSONResponse({"upload": name, **description, "fields": fields_of_kind(description["kind"])})
 
     async def _history(self, request: Request) -> Response:
-        answers = await self._state.call(self._state.store.history, needed_owner(request))
+        answers = await self._state.call(self._state.store.history, self._owners.needed(request))
         return JSONResponse({"answers": answers})
 
     async def _answer(self, request: Request) -> Response:
@@ -217,11 +233,13 @@ class WebServer:
         )
 
     async def _stored(self, request: Request) -> StoredAnswer:
-        needed_owner(request)
+        self._owners.needed(request)
         return await self._state.call(self._state.store.answer, request.path_params["answer"])
 
     async def _delete(self, request: Request) -> Response:
-        await self._state.call(self._state.store.delete_answer, request.path_params["answer"], needed_owner(request))
+        await self._state.call(
+            self._state.store.delete_answer, request.path_params["answer"], self._owners.needed(request)
+        )
         return JSONResponse({})
 
     async def _download(self, request: Request) -> Response:
@@ -236,14 +254,61 @@ class WebServer:
         content = await self._state.call(self._state.store.file, answer.id, kind)
         if content is not None:
             return Response(content, media_type=media_type, headers=headers)
-        path = self._downloads / f"{new_id()}.{ending}"
+        owner, path = self._owners.needed(request), self._downloads / f"{new_id()}.{ending}"
+        self._take_download(owner)
         try:
-            await self._board.export(needed_owner(request), answer, kind, str(path))
-        except BaseException:
+            await self._board.export(owner, answer, kind, str(path))
+            return _SentFile(path, media_type, headers, partial(self._open_downloads.subtract, [owner]))
+        except BaseException as error:
+            self._open_downloads[owner] -= 1
             path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise unwritable_state(error) from None
             raise
-        removal = BackgroundTask(path.unlink, missing_ok=True)
-        return FileResponse(path, media_type=media_type, headers=headers, background=removal)
+
+    def _take_download(self, owner: str) -> None:
+        """Counts a download that is about to be made. Raises InputError where too many are open."""
+        self._open_downloads += Counter()  # without owners that have none
+        hint = "try again when one of them has ended"
+        if self._open_downloads[owner] >= MAX_DOWNLOADS_OF_OWNER:
+            raise InputError("too-many", f"you already have {MAX_DOWNLOADS_OF_OWNER} open downloads", hint=hint)
+        if self._open_downloads.total() >= MAX_DOWNLOADS:
+            raise InputError("busy", f"this server already has {MAX_DOWNLOADS} open downloads", hint=hint)
+        self._open_downloads[owner] += 1
+
+
+class _SentFile(StreamingResponse):
+    """A file that is removed once it is open, and sent.
+
+    Args:
+        path: The file.
+        media_type: What it is.
+        headers: More headers.
+        on_end: Called when it was sent, or its reader has gone.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, media_type: str, headers: Mapping[str, str], on_end: Callable[[], None]) -> None:
+        self._path, self._on_end, self._stream = path, on_end, path.open("rb")
+        with suppress(OSError):  # systems that keep open files do it later
+            path.unlink()
+        size_bytes = os.fstat(self._stream.fileno()).st_size
+        super().__init__(self._pieces(), 200, {**headers, "content-length": str(size_bytes)}, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the file."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.close()
+            self._path.unlink(missing_ok=True)
+            self._on_end()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        while piece := await asyncio.to_thread(self._stream.read, PIECE_BYTES):
+            yield piece
 
 
 def web_files() -> dict[str, tuple[bytes, str]]:
@@ -263,7 +328,7 @@ def _made(folder: Path) -> Path:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise unwritable_state(error) from None
+        raise unwritable_state(error, folder) from None
     return folder
 
 
@@ -273,7 +338,7 @@ def _emptied(folder: Path) -> Path:
         for path in _made(folder).iterdir():
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable_state(error) from None
+        raise unwritable_state(error, folder) from None
     return folder
 
 
@@ -303,7 +368,7 @@ def _checked(endpoint: Endpoint) -> Endpoint:
 def _error(error: ForetraceError, status: int, headers: Mapping[str, str] | None = None) -> Response:
     # A body that was not read would be taken for the next request.
     closing = {"connection": "close"} if status in UNREAD else {}
-    return JSONResponse({"error": error_dict(error)}, status, {**closing, **(headers or {})})
+    return JSONResponse({"error": error.to_dict()}, status, {**closing, **(headers or {})})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.server.errors import error_dict, refused, status_of
+from foretrace.server.errors import refused, status_of
 from foretrace.server.questions import is_id
 from foretrace.server.store import new_id
 
@@ -44,6 +44,8 @@ _HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_NO_HOST: Final = re.compile(r"[^\w.:\[\]-]", re.ASCII)
+"""A sign that no host name or number has: what is before or after it is not the host."""
 _YEAR_S: Final = 31_536_000
 
 
@@ -123,7 +125,7 @@ class Guard:
         try:
             response = self._checked(request)
         except ForetraceError as error:
-            response = JSONResponse({"error": error_dict(error)}, status_of(error))
+            response = JSONResponse({"error": error.to_dict()}, status_of(error))
         await (response or self._app)(scope, receive, send_guarded)
 
     def _checked(self, request: Request) -> Response | None:
@@ -158,7 +160,7 @@ class Guard:
         Numbers are not names: whoever has one in the address bar means this machine.
         """
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
+            name = "" if _NO_HOST.search(host) else (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             name = ""
         try:
@@ -180,46 +182,65 @@ def _same(text: str, token: str) -> bool:
     return hmac.compare_digest(text.encode(), token.encode())
 
 
-def _check_origin(headers: Headers | Mapping[str, str]) -> None:
+def _check_origin(headers: Headers) -> None:
     """Raises an error where a page of another site sends the request."""
-    origin = headers.get("origin")
-    if origin is not None and _netloc(origin) != headers.get("host", "").lower():
+    origins = headers.getlist("origin")
+    if len(origins) > 1 or any(_place(origin) != headers.get("host", "").lower() for origin in origins):
         raise refused("the request comes from a page of another site")
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise refused("the request comes from a page of another site")
 
 
-def _netloc(origin: str) -> str | None:
+def _place(origin: str) -> str | None:
+    """Returns the host and port of an origin of the web; None for any other.
+
+    Both schemes are taken: a proxy with TLS in front of the server has an origin of its own.
+    """
     try:
-        return urlsplit(origin).netloc.lower()
+        parts = urlsplit(origin)
     except ValueError:
         return None
+    return parts.netloc.lower() if parts.scheme in ("http", "https") else None
 
 
-def owner_of(request: Request) -> str | None:
-    """Returns who sends a request: a random text that their browser keeps; None where it has none."""
-    owner = request.cookies.get(OWNER_COOKIE, "")
-    return owner if is_id(owner) else None
+class Owners:
+    """Tells who sends a request, by a cookie that only this server can have made.
 
+    The cookie is a random id and its signature: an id that a client makes up has none.
 
-def needed_owner(request: Request) -> str:
-    """Returns who sends a request. Raises InputError where their browser has not opened the page yet."""
-    owner = owner_of(request)
-    if owner is None:
-        raise refused("the request names no owner", "open the page first, and allow its cookie")
-    return owner
-
-
-def with_owner(request: Request, response: Response) -> Response:
-    """Returns a response that gives a browser its owner, where it has none and opens the page.
-
-    A browser also leaves the cookie out of requests that pages of other sites make in the background. These must not
-    replace the owner that it has.
+    Args:
+        key: What signs them.
     """
-    opens_page = (
-        request.headers.get("sec-fetch-mode", "navigate") == "navigate"
-        and request.headers.get("sec-fetch-dest", "document") == "document"
-    )
-    if opens_page and owner_of(request) is None:
-        response.set_cookie(OWNER_COOKIE, new_id(), _YEAR_S, httponly=True, samesite="lax")
-    return response
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def needed(self, request: Request) -> str:
+        """Returns who sends a request. Raises InputError where their browser has not opened the page yet."""
+        owner = self._of(request)
+        if owner is None:
+            raise refused("the request names no owner", "open the page first, and allow its cookie")
+        return owner
+
+    def given(self, request: Request, response: Response) -> Response:
+        """Returns a response that gives a browser its owner, where it has none and opens the page.
+
+        A browser also leaves the cookie out of requests that pages of other sites make in the background. These must
+        not replace the owner that it has.
+        """
+        opens_page = (
+            request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+            and request.headers.get("sec-fetch-dest", "document") == "document"
+        )
+        if opens_page and self._of(request) is None:
+            owner = new_id()
+            cookie = f"{owner}.{self._signature(owner)}"
+            response.set_cookie(OWNER_COOKIE, cookie, _YEAR_S, httponly=True, samesite="lax")
+        return response
+
+    def _of(self, request: Request) -> str | None:
+        owner, _, signature = request.cookies.get(OWNER_COOKIE, "").partition(".")
+        return owner if is_id(owner) and _same(signature, self._signature(owner)) else None
+
+    def _signature(self, owner: str) -> str:
+        return hmac.digest(self._key, owner.encode(), "sha256").hex()

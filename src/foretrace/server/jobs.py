@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foretrace.basics.errors import ForetraceError, InputError, UsageError
-from foretrace.server.errors import error_dict, unknown_id
+from foretrace.server.errors import unknown_id
 from foretrace.server.examples import FOLDER, example_of, examples_folder
 from foretrace.server.pool import PoolTask, TaskKind, WorkerPool
 from foretrace.server.questions import FilePlace, WebQuestion
@@ -17,17 +18,23 @@ from foretrace.server.store import StateThread, StoredAnswer, new_id, now_s
 from foretrace.server.uploads import Uploads
 
 MAX_FINISHED_BYTES: Final = 128 << 20
-"""The size of the events of finished jobs, beyond which those that ended first are forgotten."""
-KEPT_S: Final = 120.0
+"""The limit of the events of finished jobs; the oldest are dropped first."""
+FINISHED_S: Final = 120.0
 """Seconds that the events of a finished job can be read."""
-LEFT_S: Final = 5.0
-"""Seconds after which a job ends that nobody follows any more: a page that reconnects comes back sooner."""
-SILENCE_S: Final = 15.0
+ABANDONED_S: Final = 5.0
+"""Seconds without a listener after which a job is cancelled. A page reconnects within this time."""
+ABANDONED_SEARCH_S: Final = 300.0
+"""The same for a search, which goes on while its page shows other answers. What it has found is stored."""
+MAX_FOLLOWED: Final = 50
+"""Streams of events of one owner that are open at a time."""
+KEEP_ALIVE_S: Final = 15.0
 """Seconds without an event after which a comment is sent, so that nobody takes the connection for dead."""
 
 _LAST: Final = ("answer", "failed", "cancelled")
 _REPLACED: Final = ("queued", "progress", "front")
 """Events of which only the latest is worth reading."""
+_PASSING: Final = ("busy", "interrupted", "memory-exhausted", "too-many", "unwritable-file", "worker-died")
+"""Errors after which the same upload may be opened again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +47,8 @@ class WebJob:
     task: PoolTask | None = None
     is_cancelled: bool = False
     listeners: int = 0
+    abandoned: asyncio.TimerHandle | None = None
+    """Runs out when nobody has followed the job for long."""
     ended_s: float | None = None
     events: list[tuple[int, str, str]] = field(default_factory=list)
     """The number, name and JSON of each event."""
@@ -75,7 +84,7 @@ class WebJob:
                 if name in _LAST:
                     return
             try:
-                async with asyncio.timeout(SILENCE_S):
+                async with asyncio.timeout(KEEP_ALIVE_S):
                     await changed.wait()
             except TimeoutError:
                 yield ": still here\n\n"
@@ -102,15 +111,13 @@ class JobBoard:
         Args:
             owner: Who asks.
             question: The question.
-            replaces: A job of the same owner whose answer nobody waits for any more.
+            replaces: A job of the same owner whose answer nobody waits for any more. It is cancelled once the new one
+                was accepted. A search is replaced by another search only, since it goes on next to other questions.
 
         Raises:
             InputError: Something that the question names is not there, or too many jobs wait.
         """
         self.forget()
-        before = None if replaces is None else self._jobs.get(replaces)
-        if before is not None and before.owner == owner and not before.question.kind.runs_unwatched:
-            self.cancel(before)
         message = await self._task_message(question, owner)
         job = WebJob(new_id(), owner, question)
         self._jobs[job.id] = job
@@ -119,9 +126,20 @@ class JobBoard:
         except InputError:
             del self._jobs[job.id]
             raise
-        running = asyncio.create_task(self._run(job, message))
+        reading = ExitStack()
+        reading.enter_context(self._uploads.reading(_uploads_of(message)))
+        running = asyncio.create_task(self._run(job, message, reading))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
+        if question.kind.runs_unwatched:  # others end soon anyway
+            self._expect_listener(job)
+        before = None if replaces is None else self._jobs.get(replaces)
+        if (
+            before is not None
+            and before.owner == owner
+            and (question.kind.runs_unwatched or not before.question.kind.runs_unwatched)
+        ):
+            self.cancel(before)
         return job
 
     def job(self, name: str, owner: str) -> WebJob:
@@ -139,15 +157,28 @@ class JobBoard:
                 self._pool.cancel(job.task)
 
     async def follow(self, job: WebJob) -> AsyncIterator[str]:
-        """Yields the events of a job. A step that nobody follows any more is not worked on any longer."""
+        """Yields the events of a job, from the first. A job that nobody follows for long is cancelled."""
         job.listeners += 1
         try:
             async for text in job.follow():
                 yield text
         finally:
             job.listeners -= 1
-            if not job.listeners and job.ended_s is None and not job.question.kind.runs_unwatched:
-                asyncio.get_running_loop().call_later(LEFT_S, self._leave, job)
+            self._expect_listener(job)
+
+    def check_follower(self, owner: str) -> None:
+        """Raises InputError where an owner follows too many jobs."""
+        if sum(job.listeners for job in self._jobs.values() if job.owner == owner) >= MAX_FOLLOWED:
+            raise InputError("too-many", f"you already follow {MAX_FOLLOWED} jobs", hint="close other pages")
+
+    def _expect_listener(self, job: WebJob) -> None:
+        """Cancels a job that nobody follows, unless somebody does in time."""
+        if job.abandoned is not None:
+            job.abandoned.cancel()
+            job.abandoned = None
+        if not job.listeners and job.ended_s is None:
+            delay_s = ABANDONED_SEARCH_S if job.question.kind.runs_unwatched else ABANDONED_S
+            job.abandoned = asyncio.get_running_loop().call_later(delay_s, self._leave, job)
 
     def _leave(self, job: WebJob) -> None:
         if not job.listeners:
@@ -156,14 +187,21 @@ class JobBoard:
     async def inspect(self, owner: str, upload: str) -> dict[str, Any]:
         """Opens an upload and returns what it is.
 
-        Raises ForetraceError where it cannot be read, or is a draft of another owner.
+        A draft that cannot be read is removed. Raises ForetraceError where it cannot be read, or is a draft of another
+        owner.
         """
         question = WebQuestion("step", "upload", (upload,))
         message = await self._task_message(question, owner)
         task = PoolTask("open", message, owner, self._limit_s, lambda *_: None)
         self._pool.submit(task)
-        description = await task.result
-        await self._uploads.keep(upload, owner)
+        try:
+            with self._uploads.reading([upload]):
+                description = await task.result
+                await self._uploads.keep(upload, owner)
+        except ForetraceError as error:
+            if error.code not in _PASSING:
+                await self._uploads.drop(upload)
+            raise
         return description
 
     async def export(self, owner: str, answer: StoredAnswer, kind: str, path: str) -> None:
@@ -171,22 +209,35 @@ class JobBoard:
         message = await self._task_message(WebQuestion.read(answer.question), owner)
         task = PoolTask("export", {**message, "format": kind, "output": path}, owner, self._limit_s, lambda *_: None)
         self._pool.submit(task)
-        await task.result
+        try:
+            with self._uploads.reading(_uploads_of(message)):
+                await task.result
+        except ForetraceError as error:
+            if error.code != "unwritable-file":
+                raise
+            # Its place is a file of the server, which is for who runs it.
+            problem, hint = "the state folder cannot take the download", "see whether its disk is full"
+            raise InputError(error.code, problem, hint=hint) from None
 
     def _submitted(
-        self, job: WebJob, kind: TaskKind, message: dict[str, Any], *, is_follow_up: bool = False
+        self, job: WebJob, kind: TaskKind, message: dict[str, Any], before: PoolTask | None = None
     ) -> PoolTask:
+        """Submits a stage of a job; the time of the stage before is part of its time."""
         limit_s = self._limit_s + (job.question.search_s if kind == "plan" else 0.0)
 
         def watch(event: str, values: dict[str, Any]) -> None:
             job.add(event, {key: value for key, value in values.items() if key not in ("number", "event")})
 
-        task = PoolTask(kind, message, job.owner, limit_s, watch)
-        self._pool.submit(task, is_follow_up=is_follow_up)
+        task = PoolTask(kind, message, job.owner, limit_s, watch, used_s=before.used_s if before else 0.0)
+        self._pool.submit(task, is_follow_up=before is not None)
         return task
 
-    async def _run(self, job: WebJob, message: dict[str, Any]) -> None:
-        """Waits for the stages of a job, keeps its answer, and reports each."""
+    async def _run(self, job: WebJob, message: dict[str, Any], reading: ExitStack) -> None:
+        """Waits for the stages of a job while its uploads are kept, stores its answer, and reports each."""
+        with reading:
+            await self._run_stages(job, message)
+
+    async def _run_stages(self, job: WebJob, message: dict[str, Any]) -> None:
         assert job.task is not None
         try:
             result = await job.task.result
@@ -194,20 +245,24 @@ class JobBoard:
                 job.add("quick", result)
                 if job.is_cancelled:
                     raise InputError("interrupted", "cancelled")
-                job.task = self._submitted(job, job.question.kind.then, message, is_follow_up=True)
+                job.task = self._submitted(job, job.question.kind.then, message, job.task)
                 result = await job.task.result
             name = await self._store(job, result) if job.question.kind.is_stored else ""
             values = {key: result[key] for key in ("html", "summary", "command", "downloads")}
             job.add("answer", {"answer": name, **values})
         except ForetraceError as error:
-            was_cancelled = error.code == "interrupted" and job.is_cancelled
-            job.add("cancelled", {}) if was_cancelled else job.add("failed", error_dict(error))
+            if error.code == "interrupted" and job.is_cancelled:
+                job.add("cancelled", _cancelled(job.question).to_dict())
+            else:
+                job.add("failed", error.to_dict())
         except Exception as error:
             failure = InputError("internal-error", f"a defect of the server: {type(error).__name__}")
-            job.add("failed", error_dict(failure))
+            job.add("failed", failure.to_dict())
             raise
         finally:
             job.task = None  # which holds the result a second time
+            if job.abandoned is not None:
+                job.abandoned.cancel()
 
     async def _store(self, job: WebJob, result: dict[str, Any]) -> str:
         """Writes the answer to a job, and the downloads that come with it, into the database; returns its id."""
@@ -248,5 +303,19 @@ class JobBoard:
         size_bytes = 0
         for ended_s, job in sorted(ended, key=lambda pair: pair[0], reverse=True):
             size_bytes += job.size_bytes
-            if size_bytes > MAX_FINISHED_BYTES or ended_s < now - KEPT_S:
+            if size_bytes > MAX_FINISHED_BYTES or ended_s < now - FINISHED_S:
                 del self._jobs[job.id]
+
+
+def _uploads_of(message: dict[str, Any]) -> list[str]:
+    """Returns the uploads whose files a task reads."""
+    sources = [question["input"] for question in message["questions"]]
+    return [source["upload"] for source in sources if "upload" in source]
+
+
+def _cancelled(question: WebQuestion) -> InputError:
+    """Returns the error of a job that was cancelled before it had anything to store."""
+    if question.ask == "plan":
+        hint = "let it run longer"
+        return InputError("interrupted", "the search was cancelled before it had found a plan", hint=hint)
+    return InputError("interrupted", "the job was cancelled")

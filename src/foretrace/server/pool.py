@@ -2,8 +2,8 @@
 
 Quick answers come first, then the opening of uploads, then whole answers, and searches last. Among tasks of one
 priority, owners take turns. The first of several workers does no searches, so that quick answers stay quick, and an
-owner has only some of the others for searches. What gives a whole answer, a comparison or a download gives way to a
-quick answer that would have to wait, and begins again later.
+owner has only some of the others for searches. A quick answer that would have to wait interrupts a whole answer, a
+comparison or a download. The interrupted task is put back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TaskKind = Literal["quick", "open", "full", "compare", "export", "plan", "warm"]
 MAX_QUEUED: Final = 200
 MAX_QUEUED_OF_OWNER: Final = 40
 MAX_PREEMPTIONS: Final = 2
-"""Times that a task gives way to others before it is finished, however many wait."""
+"""A task is interrupted for quick ones at most this often."""
 MAX_LOST_STARTS: Final = 2
-"""Workers that may end when they are given a task, before it fails."""
+"""How often a task is tried again after its worker ended before taking it."""
 GRACE_S: Final = 3.0
 """Seconds from an interrupt until a worker that does not stop is killed."""
 SEARCH_GRACE_S: Final = 20.0
@@ -56,7 +56,7 @@ class PoolTask:
         kind: What is to be done.
         message: The rest of the message to the worker.
         owner: Who takes turns.
-        limit_s: Seconds after which it is interrupted.
+        limit_s: Seconds of work after which it is interrupted, in all its attempts together.
         watch: Called with the events of the worker, and with `queued` when its position changes.
         result: What the worker returned, or the error.
     """
@@ -67,6 +67,8 @@ class PoolTask:
     limit_s: float
     watch: Callable[[str, dict[str, Any]], None]
     result: asyncio.Future[dict[str, Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    used_s: float = 0.0
+    """Seconds that were worked on it in earlier attempts, or on an earlier stage of the same job."""
     position: int = 0
     preemptions: int = 0
     lost_starts: int = 0
@@ -98,6 +100,8 @@ class _Slot:
     """Whether the task is to be interrupted once the worker has taken it."""
     failures: int = 0
     """Starts and warm-ups that failed since the last task that was done."""
+    began_s: float = 0.0
+    """When it was given its task, in the time of the event loop."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
@@ -157,7 +161,7 @@ class WorkerPool:
             if len(waiting) >= MAX_QUEUED:
                 raise InputError("busy", f"{len(waiting)} jobs wait for this server already", hint=hint)
             if sum(other.owner == task.owner for other in waiting) >= MAX_QUEUED_OF_OWNER:
-                raise InputError("too-many", f"{MAX_QUEUED_OF_OWNER} jobs of yours wait already", hint=hint)
+                raise InputError("too-many", f"you already have {MAX_QUEUED_OF_OWNER} pending jobs", hint=hint)
         self._queues[_PRIORITY[task.kind]].setdefault(task.owner, deque()).append(task)
         self._dispatch()
         if task.kind == "quick" and task in self._waiting():
@@ -261,7 +265,9 @@ class WorkerPool:
             task.position = 0
             task.watch("queued", {"position": 0})
         loop = asyncio.get_running_loop()
-        slot.timers.append(loop.call_later(task.limit_s, self._give_up, slot, task))
+        slot.began_s = loop.time()
+        left_s = max(task.limit_s - task.used_s, 0.0)
+        slot.timers.append(loop.call_later(left_s, self._give_up, slot, task))
 
     def _give_up(self, slot: _Slot, task: PoolTask) -> None:
         """Interrupts a task whose time is over."""
@@ -331,7 +337,7 @@ class WorkerPool:
         else:
             task.watch(event, message)
             return
-        is_large = message.get("resident_bytes", 0) > self._limits.resident_bytes
+        is_large = message.get("resident_bytes", 0) > self._limits.max_resident_bytes
         if is_large or message.get("error", {}).get("code") in _BROKEN:
             self._replace(slot)
         self._dispatch()
@@ -341,6 +347,8 @@ class WorkerPool:
         self._queues[_PRIORITY[task.kind]].setdefault(task.owner, deque()).appendleft(task)
 
     def _end(self, slot: _Slot) -> None:
+        if slot.task is not None:
+            slot.task.used_s += asyncio.get_running_loop().time() - slot.began_s
         slot.task, slot.is_giving_way = None, False
         for timer in slot.timers:
             timer.cancel()

@@ -33,14 +33,14 @@ class WorkerLimits:
 
     Attributes:
         folder: An empty folder in which workers start.
-        memory_bytes: Memory beyond what it has when it starts.
-        resident_bytes: Memory after a task from which on it is replaced by a new one.
+        max_memory_bytes: Memory beyond what it has when it starts.
+        max_resident_bytes: A worker that holds more memory than this after a task is replaced.
         defects: The folder for the details of unexpected exceptions.
     """
 
     folder: Path
-    memory_bytes: int
-    resident_bytes: int
+    max_memory_bytes: int
+    max_resident_bytes: int
     defects: Path
 
 
@@ -67,25 +67,25 @@ class WorkerProcess:
         self.started_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._on_message, self._on_end = on_message, on_end
-        ours, theirs = socket.socketpair()
-        with theirs:
-            limited = (limits.folder, limits.memory_bytes, niceness, limits.defects)
-            words = (theirs.fileno(), os.getpid(), *limited)
+        server_end, worker_end = socket.socketpair()
+        with worker_end:
+            limited = (limits.folder, limits.max_memory_bytes, niceness, limits.defects)
+            words = (worker_end.fileno(), os.getpid(), *limited)
             try:
                 # -P: nothing is imported from the current folder.
                 self._popen = subprocess.Popen(
                     [sys.executable, "-P", "-m", "foretrace.server.worker", *map(str, words)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(worker_end.fileno(),),
                     cwd=limits.folder,
                     env={**python_environment(), **dict.fromkeys(_SINGLE, "1")},
                     start_new_session=True,  # Ctrl-C in the terminal is for the server
                 )
             except BaseException:
-                ours.close()
+                server_end.close()
                 raise
-        self._connection = Connection(ours.detach())
+        self._connection = Connection(server_end.detach())
         try:
             threading.Thread(target=self._read, name=f"worker {self._popen.pid}", daemon=True).start()
         except RuntimeError as error:  # the system has no thread left

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,17 +20,17 @@ import uvicorn
 
 from foretrace.basics.errors import UsageError
 from foretrace.server.app import ServerSettings, WebServer
+from foretrace.server.connections import LimitedProtocol, allowed_connections
 from foretrace.server.guard import Address
 from foretrace.server.pool import WorkerPool
 from foretrace.server.processes import WorkerLimits
 from foretrace.server.store import Store
 
 MAX_WORKERS: Final = 64
-MAX_USUAL_WORKERS: Final = 8
-"""Workers at most that are started unless more are asked for: each may take some gigabytes."""
+MAX_DEFAULT_WORKERS: Final = 8
+"""The most workers that are started unless more are asked for: each may take some gigabytes."""
 MIN_MEMORY_BYTES: Final = 1 << 30
 """Memory that a worker must be allowed: loading modules, tables and compiled code takes up to 700 MiB."""
-MAX_CONNECTIONS: Final = 2000
 SHUT_DOWN_S: Final = 1
 
 
@@ -41,20 +42,20 @@ class RunOptions:
         host: The interface that it listens on.
         port: The port; 0: any that is free.
         settings: How it is run.
-        memory_bytes: Memory that each worker may take.
+        max_memory_bytes: Memory that each worker may take.
         opens_page: Whether the page is opened in a browser.
     """
 
     host: str
     port: int
     settings: ServerSettings
-    memory_bytes: int
+    max_memory_bytes: int
     opens_page: bool = False
 
 
-def usual_workers() -> int:
+def default_workers() -> int:
     """Returns how many workers are started unless told otherwise: one for each CPU, and two at least."""
-    return min(max(os.cpu_count() or 1, 2), MAX_USUAL_WORKERS)
+    return min(max(os.cpu_count() or 1, 2), MAX_DEFAULT_WORKERS)
 
 
 def state_folder() -> Path:
@@ -82,11 +83,12 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
     # Workers have other current folders.
     settings = replace(options.settings, state=options.settings.state.absolute())
     with (
+        _sigpipe_ignored(),
         listener,
-        closing(Store(settings.state, settings.keep)) as store,
+        closing(Store(settings.state, settings.max_answers)) as store,
         tempfile.TemporaryDirectory(prefix="foretrace-serve-") as folder,
     ):
-        limits = WorkerLimits(Path(folder), options.memory_bytes, options.memory_bytes // 2, settings.defects)
+        limits = WorkerLimits(Path(folder), options.max_memory_bytes, options.max_memory_bytes // 2, settings.defects)
         server = WebServer(settings, store, WorkerPool(settings.workers, limits))
         address = Address.of(options.host, listener.getsockname()[1])
 
@@ -99,9 +101,26 @@ def run_server(options: RunOptions, announce: Callable[[str], None]) -> None:
             asyncio.run(_serve(server, address, listener, begin))
 
 
+@contextmanager
+def _sigpipe_ignored() -> Iterator[None]:
+    """Ignores SIGPIPE while the block lasts: a client that disconnects must not end the server.
+
+    The command line leaves the signal to the system, so that a reader that has gone ends a command.
+    """
+    if not hasattr(signal, "SIGPIPE") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
 async def _serve(server: WebServer, address: Address, listener: socket.socket, begin: Callable[[], None]) -> None:
     """Answers requests until a signal comes; calls `begin` once they are answered."""
     config: dict[str, Any] = {
+        "http": LimitedProtocol,
         "log_level": "critical",
         "access_log": False,
         "server_header": False,
@@ -109,7 +128,7 @@ async def _serve(server: WebServer, address: Address, listener: socket.socket, b
         "proxy_headers": False,
         "timeout_keep_alive": 30,
         "timeout_graceful_shutdown": SHUT_DOWN_S,
-        "limit_concurrency": MAX_CONNECTIONS,
+        "limit_concurrency": allowed_connections(),
         "lifespan": "off",
         "ws": "none",
     }

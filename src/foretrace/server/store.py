@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -25,13 +25,14 @@ from foretrace.server.errors import unknown_id, unwritable_state
 MAX_LISTED: Final = 200
 """Answers of a history."""
 MAX_STORED_BYTES: Final = 2 << 30
-"""The size of all answers, beyond which the oldest of the owner go who has the most bytes."""
+"""The limit of all stored answers. Beyond it, the owner with the most bytes loses their oldest answers."""
 FILLED_SHARE: Final = 0.95
-"""The part of that size that is left, so that not every answer has to make room."""
+"""After the limit was exceeded, answers are dropped down to this share of it."""
 
 _LISTED: Final = ("title", "step_text", "kind")
 """The parts of a headline that a history shows."""
 _VERSION: Final = 2
+_KEY_BYTES: Final = 32
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, question TEXT NOT NULL, summary TEXT NOT NULL,
@@ -99,31 +100,31 @@ class Store:
 
     Args:
         folder: The state folder; it is made where it does not exist.
-        keep: Answers of an owner beyond which the oldest are dropped.
+        max_answers: Answers of an owner beyond which the oldest are dropped.
         max_bytes: The size of all answers beyond which some are dropped.
 
     Raises:
         InputError: The folder cannot be written, or another server uses it (`state-in-use`).
     """
 
-    def __init__(self, folder: Path, keep: int, max_bytes: int = MAX_STORED_BYTES) -> None:
-        self.folder, self._keep, self._max_bytes = folder, keep, max_bytes
+    def __init__(self, folder: Path, max_answers: int, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self.folder, self._max_answers, self._max_bytes = folder, max_answers, max_bytes
         try:
             with ExitStack() as opened:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 opened.enter_context(_locked(folder))
+                self._key = _key(folder / "key")
                 self._database = opened.enter_context(closing(_connected(folder / "foretrace.db")))
                 # An upper bound: answers that are deleted are not subtracted until there is no room.
                 (self._max_stored_bytes,) = self._database.execute("SELECT TOTAL(bytes) FROM answers").fetchone()
                 self._opened = opened.pop_all()
         except (OSError, sqlite3.Error) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise InputError(
-                "unwritable-file",
-                f"the state folder cannot be used: {reason}",
-                where=str(folder),
-                hint="name another: --state FOLDER",
-            ) from None
+            raise unwritable_state(error, folder) from None
+
+    @property
+    def key(self) -> bytes:
+        """What signs the cookies of owners: random bytes, made with the folder."""
+        return self._key
 
     def close(self) -> None:
         """Closes the database, and leaves the folder to other servers."""
@@ -175,7 +176,7 @@ class Store:
             database.execute(
                 "DELETE FROM answers WHERE id IN"
                 " (SELECT id FROM answers WHERE owner = ? ORDER BY created DESC LIMIT -1 OFFSET ?)",
-                (answer.owner, self._keep),
+                (answer.owner, self._max_answers),
             )
             self._max_stored_bytes += size_bytes
             if self._max_stored_bytes > self._max_bytes:
@@ -194,15 +195,17 @@ class Store:
         """
         sizes = dict(database.execute("SELECT owner, SUM(bytes) FROM answers GROUP BY owner").fetchall())
         oldest = "SELECT id FROM answers WHERE owner = ? AND id != ? ORDER BY created LIMIT 1"
-        while sum(sizes.values()) > FILLED_SHARE * self._max_bytes:
+        last_bytes = 0
+        while sizes and last_bytes + sum(sizes.values()) > FILLED_SHARE * self._max_bytes:
             owner = max(sizes, key=lambda name: sizes[name])
             rows = database.execute(
                 f"DELETE FROM answers WHERE id = ({oldest}) RETURNING bytes", (owner, last)
             ).fetchall()
-            if not rows:
-                break
-            sizes[owner] -= rows[0][0]
-        return sum(sizes.values())
+            if rows:
+                sizes[owner] -= rows[0][0]
+            else:  # they have only the answer that was written last
+                last_bytes += sizes.pop(owner)
+        return last_bytes + sum(sizes.values())
 
     def answer(self, name: str) -> StoredAnswer:
         """Returns an answer. Raises InputError where there is none of this id."""
@@ -276,14 +279,15 @@ class Store:
         with self._written() as database:
             database.execute("DELETE FROM uploads WHERE id = ?", (name,))
 
-    def delete_uploads_before(self, moment_s: float) -> list[str]:
-        """Deletes uploads from before a moment that no answer is about; returns their ids."""
+    def delete_uploads_before(self, moment_s: float, used: Collection[str] = ()) -> list[str]:
+        """Deletes uploads from before a moment that no answer is about and that are not used; returns their ids."""
         unused = "created < ? AND id NOT IN (SELECT upload FROM answers WHERE upload IS NOT NULL)"
-        if not self._database.execute(f"SELECT 1 FROM uploads WHERE {unused} LIMIT 1", (moment_s,)).fetchall():
-            return []
-        with self._written() as database:
-            rows = database.execute(f"DELETE FROM uploads WHERE {unused} RETURNING id", (moment_s,)).fetchall()
-        return [name for (name,) in rows]
+        rows = self._database.execute(f"SELECT id FROM uploads WHERE {unused}", (moment_s,)).fetchall()
+        names = [name for (name,) in rows if name not in used]
+        if names:
+            with self._written() as database:
+                database.executemany("DELETE FROM uploads WHERE id = ?", [(name,) for name in names])
+        return names
 
 
 def _packed(text: str) -> bytes:
@@ -320,6 +324,20 @@ def _private(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     path.chmod(0o600)
     return descriptor
+
+
+def _key(path: Path) -> bytes:
+    """Returns the random bytes of a private file, which is made where it has none."""
+    with os.fdopen(_private(path), "r+b") as stream:
+        key = stream.read()
+        if len(key) != _KEY_BYTES:
+            key = secrets.token_bytes(_KEY_BYTES)
+            stream.seek(0)
+            stream.truncate()
+            stream.write(key)
+            stream.flush()
+            os.fsync(stream.fileno())
+    return key
 
 
 def _locked(folder: Path) -> IO[str]:

@@ -11,10 +11,12 @@ import asyncio
 import os
 import re
 import shutil
+import sqlite3
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,8 +33,9 @@ MAX_OWNER_BYTES: Final = 2 << 30
 """The size of all uploads of one owner."""
 MAX_NAME: Final = 100
 MAX_DRAFTS: Final = 200
-"""Uploads that were begun and not yet opened."""
+"""Uploads that were begun and not yet opened. Beyond it, the owner with the most loses their oldest."""
 MAX_DRAFTS_OF_OWNER: Final = 20
+"""The same of one owner."""
 CHUNK_BYTES: Final = 1 << 20
 STALL_S: Final = 30.0
 """Seconds without a byte after which an upload is given up."""
@@ -41,7 +44,7 @@ SLOW_S: Final = 60.0
 MIN_BYTES_PER_S: Final = 32 << 10
 DRAFT_S: Final = 3600.0
 """Seconds after which an upload is deleted that was never opened."""
-KEPT_S: Final = 86400.0
+UNUSED_S: Final = 86400.0
 """Seconds after which an upload is deleted that no answer is about."""
 
 _HARMLESS: Final = " ._-+=@"
@@ -81,17 +84,21 @@ def disk_names(names: Sequence[str]) -> tuple[str, ...]:
 class Upload:
     """Files that are being uploaded, or were."""
 
-    id: str
-    owner: str
-    created_s: float
-    names: tuple[str, ...]
-    shown_names: tuple[str, ...]
+    stored: StoredUpload
+    """What the database has of it once it is kept."""
     sizes_bytes: dict[int, int] = field(default_factory=dict)
     """The sizes of the files that are there, by number."""
     writing: dict[int, int] = field(default_factory=dict)
     """What has come of the files that are being written, in bytes, by number."""
     is_kept: bool = False
     """Whether it was opened, so that it is in the database."""
+    readers: int = 0
+    """Jobs that are reading its files, or are about to."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether one of its files is being written or read."""
+        return bool(self.writing) or self.readers > 0
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +108,7 @@ class Upload:
     @property
     def is_complete(self) -> bool:
         """Whether all files are there."""
-        return len(self.sizes_bytes) == len(self.names)
+        return len(self.sizes_bytes) == len(self.stored.names)
 
 
 class Uploads:
@@ -120,8 +127,8 @@ class Uploads:
     def load(self) -> None:
         """Reads which uploads there are, and removes what is left of others. Called before the server starts."""
         store = self._state.store
-        store.delete_uploads_before(now_s() - KEPT_S)
         try:
+            store.delete_uploads_before(now_s() - UNUSED_S)
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for stored in store.uploads():
                 try:
@@ -129,44 +136,52 @@ class Uploads:
                 except OSError:  # a file is gone: the others are of no use without it
                     store.delete_upload(stored.id)
                     continue
-                self._uploads[stored.id] = Upload(
-                    stored.id,
-                    stored.owner,
-                    stored.created_s,
-                    stored.names,
-                    stored.shown_names,
-                    dict(enumerate(sizes)),
-                    is_kept=True,
-                )
+                self._uploads[stored.id] = Upload(stored, dict(enumerate(sizes)), is_kept=True)
             for folder in self._folder.iterdir():
                 if folder.name not in self._uploads:
                     shutil.rmtree(folder, ignore_errors=True)
-        except OSError as error:
-            raise unwritable_state(error) from None
+        except (OSError, sqlite3.Error) as error:
+            raise unwritable_state(error, self._folder) from None
 
-    def begin(self, owner: str, names: Sequence[str]) -> Upload:
-        """Begins an upload of files of these names.
+    async def begin(self, owner: str, names: Sequence[str]) -> str:
+        """Begins an upload of files of these names, and returns its id.
 
-        Raises InputError where they are too many, or uploads that were begun are.
+        An older upload that was never opened makes room for it, where there are too many of these. Raises InputError
+        where there are too many files, or no such upload can go.
         """
         if not 1 <= len(names) <= MAX_FILES:
             hint = f"from 1 to {MAX_FILES} files"
             raise InputError("input-too-large", f"an upload cannot have {len(names):,} files", hint=hint)
-        drafts = [upload.owner for upload in self._uploads.values() if not upload.is_kept]
-        hint = "open them, or try again in an hour"
-        if drafts.count(owner) >= MAX_DRAFTS_OF_OWNER:
-            problem = f"{MAX_DRAFTS_OF_OWNER} uploads of yours were begun and not opened"
-            raise InputError("too-many", problem, hint=hint)
-        if len(drafts) >= MAX_DRAFTS:
-            raise InputError("busy", f"{MAX_DRAFTS} uploads were begun and not opened", hint="try again later")
+        replaced = self._replaced_draft(owner)
         shown = tuple(shown_name(name) for name in names)
-        upload = Upload(new_id(), owner, now_s(), disk_names(shown), shown)
+        stored = StoredUpload(new_id(), owner, now_s(), disk_names(shown), shown)
         try:
-            (self._folder / upload.id).mkdir(mode=0o700)
+            (self._folder / stored.id).mkdir(mode=0o700)
         except OSError as error:
             raise unwritable_state(error) from None
-        self._uploads[upload.id] = upload
-        return upload
+        self._uploads[stored.id] = Upload(stored)
+        if replaced is not None:
+            await self._remove(replaced)
+        return stored.id
+
+    def _replaced_draft(self, owner: str) -> str | None:
+        """Returns the draft that makes room for another one of an owner, if one has to.
+
+        Raises InputError where all of them are being written or opened.
+        """
+        drafts = [upload for upload in self._uploads.values() if not upload.is_kept]
+        counts = Counter(upload.stored.owner for upload in drafts)
+        if counts[owner] >= MAX_DRAFTS_OF_OWNER:
+            error = InputError("too-many", "too many uploads of yours are on their way", hint="let one of them end")
+            drafts = [upload for upload in drafts if upload.stored.owner == owner]
+        elif len(drafts) >= MAX_DRAFTS:
+            error = InputError("busy", "too many uploads are on their way to this server", hint="try again in a moment")
+        else:
+            return None
+        idle = [upload.stored for upload in drafts if not upload.is_in_use]
+        if not idle:
+            raise error
+        return min(idle, key=lambda stored: (-counts[stored.owner], stored.created_s)).id
 
     async def write(self, name: str, owner: str, number: int, chunks: AsyncIterator[bytes], length: int | None) -> None:
         """Writes a file of an upload.
@@ -182,13 +197,14 @@ class Uploads:
             InputError: There is no such file, it is there already, it is too large, or the disk is full.
         """
         upload = self.of(name, owner)
-        if upload.owner != owner or upload.is_kept or not 0 <= number < len(upload.names):
+        names, shown = upload.stored.names, upload.stored.shown_names
+        if upload.stored.owner != owner or upload.is_kept or not 0 <= number < len(names):
             raise unknown_id("file of an upload", f"{name}/{number}")
         if number in upload.sizes_bytes or number in upload.writing:
-            raise InputError("duplicate-name", "this file was uploaded already", where=upload.shown_names[number])
+            raise InputError("duplicate-name", "this file was uploaded already", where=shown[number])
         self._check_file(upload, number, length or 0)
         self._check_totals(upload, length or 0)
-        path = self._folder / upload.id / upload.names[number]
+        path = self._folder / name / names[number]
         is_finished = False
         upload.writing[number] = 0
         try:
@@ -219,19 +235,20 @@ class Uploads:
         if size_bytes > self.max_bytes:
             problem = f"the file is larger than {format_bytes(self.max_bytes)}"
             hint = "ask for it at the command line, or start the server with a larger --max-upload"
-            raise InputError("input-too-large", problem, where=upload.shown_names[number], hint=hint)
+            raise InputError("input-too-large", problem, where=upload.stored.shown_names[number], hint=hint)
 
     def _check_totals(self, upload: Upload, added_bytes: int = 0) -> None:
         """Raises an error where all uploads, or those of one owner, are too large with some more bytes."""
         uploads = self._uploads.values()
+        owner = upload.stored.owner
         totals = (
-            ("uploads of yours", MAX_OWNER_BYTES, [other for other in uploads if other.owner == upload.owner]),
-            ("uploads", MAX_TOTAL_BYTES, uploads),
+            ("your uploads", MAX_OWNER_BYTES, [other for other in uploads if other.stored.owner == owner]),
+            ("all uploads to this server", MAX_TOTAL_BYTES, uploads),
         )
         for noun, max_bytes, counted in totals:
             if sum(other.size_bytes for other in counted) + added_bytes > max_bytes:
-                problem = f"all {noun} together would be larger than {format_bytes(max_bytes)}"
-                hint = "delete answers about files that are no longer needed: these go a day after they came"
+                problem = f"{noun} would exceed {format_bytes(max_bytes)}"
+                hint = "delete answers about uploaded files in the history; files are removed a day after their upload"
                 raise InputError("input-too-large", problem, hint=hint)
 
     def of(self, name: str, owner: str) -> Upload:
@@ -240,7 +257,7 @@ class Uploads:
         Raises InputError where there is none of this id.
         """
         upload = self._uploads.get(name)
-        if upload is None or not (upload.is_kept or upload.owner == owner):
+        if upload is None or not (upload.is_kept or upload.stored.owner == owner):
             raise unknown_id("upload", name)
         return upload
 
@@ -248,9 +265,23 @@ class Uploads:
         """Returns where the files of an upload are, for a worker. Raises InputError where they are not all there."""
         upload = self.of(name, owner)
         if not upload.is_complete:
-            problem = f"{len(upload.names) - len(upload.sizes_bytes)} of {len(upload.names)} files are not there yet"
+            count = len(upload.stored.names)
+            problem = f"{count - len(upload.sizes_bytes)} of {count} files are not there yet"
             raise InputError("missing-field", problem, where="input.upload")
-        return FilePlace(str(self._folder / upload.id), tuple(upload.names), tuple(upload.shown_names))
+        stored = upload.stored
+        return FilePlace(str(self._folder / name), tuple(stored.names), tuple(stored.shown_names))
+
+    @contextmanager
+    def reading(self, names: Iterable[str]) -> Iterator[None]:
+        """Keeps these uploads from being removed while the block lasts."""
+        uploads = [self._uploads[name] for name in names]
+        for upload in uploads:
+            upload.readers += 1
+        try:
+            yield
+        finally:
+            for upload in uploads:
+                upload.readers -= 1
 
     async def keep(self, name: str, owner: str) -> None:
         """Writes an upload that could be opened into the database, so that it outlives the server."""
@@ -258,10 +289,9 @@ class Uploads:
         if upload.is_kept:
             return
         upload.is_kept = True  # before anything else happens, so that nothing removes it
-        stored = StoredUpload(upload.id, upload.owner, upload.created_s, upload.names, upload.shown_names)
         try:
-            await asyncio.to_thread(_write_through, self._folder / upload.id, upload.names)
-            await self._state.call(self._state.store.add_upload, stored)
+            await asyncio.to_thread(_write_through, self._folder / name, upload.stored.names)
+            await self._state.call(self._state.store.add_upload, upload.stored)
         except OSError as error:
             upload.is_kept = False
             raise unwritable_state(error) from None
@@ -269,21 +299,32 @@ class Uploads:
             upload.is_kept = False
             raise
 
+    async def drop(self, name: str) -> None:
+        """Removes a draft that cannot be opened, unless it is in use."""
+        upload = self._uploads.get(name)
+        if upload is not None and not upload.is_kept and not upload.is_in_use:
+            await self._remove(name)
+
     async def _remove(self, name: str) -> None:
         """Removes an upload with its files."""
         if self._uploads.pop(name, None) is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder / name, ignore_errors=True)
 
     async def remove_old(self) -> None:
-        """Removes uploads that were begun an hour ago, never opened, and of which nothing is being written."""
+        """Removes uploads that were begun an hour ago, never opened, and are not in use."""
         for upload in list(self._uploads.values()):
-            if not upload.is_kept and not upload.writing and upload.created_s < now_s() - DRAFT_S:
-                await self._remove(upload.id)
+            if upload.stored.created_s < now_s() - DRAFT_S:
+                await self.drop(upload.stored.id)
 
     async def remove_unused(self) -> None:
-        """Removes uploads older than a day that no answer is about."""
-        for name in await self._state.call(self._state.store.delete_uploads_before, now_s() - KEPT_S):
-            await self._remove(name)
+        """Removes uploads older than a day that no answer is about and no job reads."""
+        store, used = self._state.store, [name for name, upload in self._uploads.items() if upload.readers]
+        for name in await self._state.call(store.delete_uploads_before, now_s() - UNUSED_S, used):
+            upload = self._uploads.get(name)
+            if upload is not None and upload.readers:  # a job has begun in the meantime
+                await self._state.call(store.add_upload, upload.stored)
+            else:
+                await self._remove(name)
 
 
 def _write_through(folder: Path, names: Sequence[str]) -> None:

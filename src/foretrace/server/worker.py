@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -26,7 +26,7 @@ from foretrace.basics.processes import end_with
 from foretrace.basics.progress import shown_by
 from foretrace.engine import jit
 from foretrace.server.answering import Answerer
-from foretrace.server.errors import error_dict, reported_defect
+from foretrace.server.errors import reported_defect
 from foretrace.server.questions import FilePlace, WebQuestion
 
 MIN_INTERVAL_S: Final = 0.2
@@ -34,6 +34,11 @@ MIN_INTERVAL_S: Final = 0.2
 
 MAX_FILE_BYTES: Final = 2 << 30
 """The largest file that a worker can write: downloads of large jobs take some hundred megabytes."""
+
+MAX_JOB_FILES: Final = 16
+"""Files of an upload that are looked at for the names of each other."""
+MAX_JOB_FILE_BYTES: Final = 64 << 10
+_JOB_FILES: Final = (".yaml", ".yml")
 
 _WARM_UP: Final = {
     "ask": "step",
@@ -99,7 +104,7 @@ class Worker:
             error = failure
         except BaseException as failure:
             error = reported_defect(failure, [task["kind"], json.dumps(task.get("questions"))], self._defects)
-        return "failed", {"error": error_dict(error)}
+        return "failed", {"error": error.to_dict()}
 
     def _do(self, task: Mapping[str, Any]) -> dict[str, Any]:
         kind = task["kind"]
@@ -135,7 +140,7 @@ class Worker:
     def _place(self, values: Mapping[str, Any]) -> FilePlace:
         """Reads where the files of a question are: where there are none, it is in the folder of the worker."""
         place = FilePlace.read(values)
-        return place if place.folder else replace(place, folder=str(self._folder))
+        return _job_place(place) if place.folder else replace(place, folder=str(self._folder))
 
     def _send(self, event: str, **values: Any) -> None:
         message = json.dumps({"number": self._number, "event": event, **values}).encode()
@@ -161,6 +166,37 @@ class Worker:
     def send_progress(self, text: str) -> None:
         """Reports what is being done."""
         self._send("progress", text=text)
+
+
+def job_paths(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the files of an upload that are its job: a job file alone, where it or its other files name the rest.
+
+    Args:
+        folder: Where they are.
+        names: The files. Those that a job file names, such as a cluster, are read with it.
+    """
+    job_files = [name for name in names if name.lower().endswith(_JOB_FILES)]
+    if not job_files or not 1 < len(names) <= MAX_JOB_FILES:
+        return tuple(names)
+    texts = {name: _beginning(folder / name) for name in names}
+    unnamed = [name for name in names if not any(name in texts[other] for other in names if other != name)]
+    return tuple(unnamed) if len(unnamed) == 1 and unnamed[0] in job_files else tuple(names)
+
+
+def _job_place(place: FilePlace) -> FilePlace:
+    """Returns the place with the files of the job only, without those that its file names."""
+    paths = job_paths(Path(place.folder), place.names)
+    shown = (text for name, text in zip(place.names, place.shown_names, strict=False) if name in paths)
+    return replace(place, names=paths, shown_names=tuple(shown))
+
+
+def _beginning(path: Path) -> str:
+    """Returns the beginning of a file as text; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAX_JOB_FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 class _Sent:

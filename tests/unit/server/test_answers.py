@@ -11,17 +11,10 @@ from typing import Any
 import pytest
 
 import foretrace
-from server_client import LONG_SEARCH, PREDICTION, Browser, server
+from server_client import LONG_SEARCH, PREDICTION, SEEDS, Browser, server
 from unit.cli.command_line import answer_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SEEDS = (
-    "llama405b_1024gpu.txt",
-    "moe_128gpu.txt",
-    "moe_fairseq_profile.txt",
-    "traces/gpt13b_real_rank0.txt",
-    "traces/moe_ex_situ_rank2.txt",
-)
 
 
 def changed(question: Mapping[str, Any], **groups: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,3 +307,20 @@ def test_a_mistake_has_the_code_that_the_command_line_has(
     browser: Browser, question: Mapping[str, Any], code: str
 ) -> None:
     assert browser.error(question)["code"] == code
+
+
+def test_a_job_file_is_uploaded_with_the_cluster_that_it_names(browser: Browser) -> None:
+    files = {
+        "mine.yaml": b"based_on: h100-dgx\nnodes: 4\nname: a cluster of ours\n",
+        "job.yaml": b"model: llama3-8b\nplan: {gpus: 16, tp: 2, gbs: 16}\ncluster: mine.yaml\n",
+    }
+    opened = browser.open_upload(files)
+    assert opened.status_code == 200, opened.text
+    answer = browser.answer({"ask": "step", "input": {"upload": opened.json()["upload"]}})
+    assert "a cluster of ours" in answer["html"]
+    assert "job.yaml" in answer["command"]
+    assert "mine.yaml" not in answer["command"]
+    del files["job.yaml"]
+    unrelated = {**files, "job.yaml": b"model: llama3-8b\nplan: {gpus: 16, tp: 2, gbs: 16}\ncluster: h100-dgx\n"}
+    response = browser.open_upload(unrelated)
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "several-inputs")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.basics.errors import DefectError, ForetraceError, InputError
+from foretrace.basics.last_resort import as_defect
 from foretrace.server import app as app_module
+from foretrace.server import errors as errors_module
 from foretrace.server import jobs as jobs_module
 from foretrace.server import run as run_module
 from foretrace.server.app import ServerSettings, WebServer
@@ -24,6 +28,7 @@ from foretrace.server.pool import WorkerPool
 from foretrace.server.processes import WorkerLimits
 from foretrace.server.questions import WebQuestion, is_id
 from foretrace.server.store import StateThread, Store, new_id, now_s
+from foretrace.server.uploads import Uploads
 
 ORIGIN = "http://localhost:8023"
 
@@ -61,6 +66,20 @@ def test_a_defect_has_the_headers_of_all_responses_and_is_reported(
     (details,) = (tmp_path / "defects").iterdir()
     assert str(details) in capsys.readouterr().err
     assert "ZeroDivisionError" in details.read_text()
+
+
+def test_a_defect_whose_report_takes_long_is_answered(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coroutines that caught it are suspended while a thread writes its details, and go on after that."""
+
+    def report(*arguments: Any) -> DefectError:
+        time.sleep(0.2)
+        return as_defect(*arguments)
+
+    monkeypatch.setattr(app_module, "read_json", lambda _: 1 / 0)
+    monkeypatch.setattr(errors_module, "as_defect", report)
+    response = response_to(web, "POST", "/api/jobs", json={})
+    assert response.json()["error"]["code"] == "internal-error"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
 
 
 def test_a_question_that_comes_too_slowly_is_given_up(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +182,7 @@ def test_jobs_that_ended_first_are_forgotten_first(tmp_path: Path, monkeypatch: 
         board._jobs["begun first"].add("answer", {"html": "x" * 400})
         board._jobs["large"].add("answer", {"html": "x" * 400})
         board._jobs["long ago"].add("answer", {})
-        ages_s = {"begun last": 3.0, "begun first": 2.0, "large": 1.0, "long ago": 2 * jobs_module.KEPT_S}
+        ages_s = {"begun last": 3.0, "begun first": 2.0, "large": 1.0, "long ago": 2 * jobs_module.FINISHED_S}
         for name, age_s in ages_s.items():
             board._jobs[name].ended_s = now_s() - age_s
         board.forget()
@@ -171,6 +190,108 @@ def test_jobs_that_ended_first_are_forgotten_first(tmp_path: Path, monkeypatch: 
         return set(board._jobs)
 
     assert asyncio.run(run()) == {"runs", "begun first", "large"}
+
+
+Asked = Callable[[JobBoard], Awaitable[None]]
+
+
+def with_board(folder: Path, ask: Asked) -> None:
+    """Runs a test with a board whose workers were not started: all jobs wait."""
+
+    async def run() -> None:
+        store = Store(folder, 3)
+        state = StateThread(store)
+        uploads = Uploads(state, folder / "uploads", 1000)
+        uploads.load()
+        pool = WorkerPool(1, WorkerLimits(folder, 1 << 30, 1 << 30, folder))
+        try:
+            await ask(JobBoard(pool, state, uploads, 60.0))
+        finally:
+            pool.close()
+            await asyncio.sleep(0)
+            state.close()
+
+    asyncio.run(run())
+
+
+STEP = WebQuestion("step", "model", ("llama3-8b",))
+SEARCH = WebQuestion("plan", "model", ("llama3-8b",))
+
+
+async def last_event(board: JobBoard, job: WebJob) -> tuple[str, dict[str, Any]]:
+    """The name and the values of the event that ends a job."""
+    texts = [text async for text in board.follow(job)]
+    name, values = texts[-1].strip().split("\n")
+    return name.removeprefix("event: "), json.loads(values.removeprefix("data: "))
+
+
+def test_a_search_that_nobody_follows_is_cancelled_and_says_that_it_found_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "ABANDONED_SEARCH_S", 0.2)
+
+    async def ask(board: JobBoard) -> None:
+        left, followed = await board.begin("me", SEARCH), await board.begin("me", SEARCH)
+        stream = board.follow(followed)
+        await anext(stream)
+        await asyncio.sleep(0.4)
+        name, values = await last_event(board, left)
+        assert (name, values["code"]) == ("cancelled", "interrupted")
+        assert values["message"]
+        assert followed.ended_s is None
+        await stream.aclose()
+
+    with_board(tmp_path, ask)
+
+
+def test_a_job_can_be_followed_again_from_its_first_event(tmp_path: Path) -> None:
+    async def ask(board: JobBoard) -> None:
+        begun = await board.begin("me", SEARCH)
+        first = board.follow(begun)
+        begun.add("progress", {"text": "searching"})
+        texts = [await anext(first), await anext(first)]
+        await first.aclose()
+        again = board.follow(board.job(begun.id, "me"))
+        assert [await anext(again), await anext(again)] == texts
+        await again.aclose()
+        with pytest.raises(ForetraceError):
+            board.job(begun.id, "you")
+
+    with_board(tmp_path, ask)
+
+
+def test_a_job_is_replaced_once_the_next_was_accepted(tmp_path: Path) -> None:
+    async def ask(board: JobBoard) -> None:
+        step, search = await board.begin("me", STEP), await board.begin("me", SEARCH)
+        with pytest.raises(ForetraceError):
+            await board.begin("me", WebQuestion("step", "upload", ("a" * 22,)), step.id)
+        assert not step.is_cancelled
+        await board.begin("you", STEP, step.id)
+        assert not step.is_cancelled
+        await board.begin("me", STEP, search.id)
+        assert not search.is_cancelled  # it goes on next to other questions
+        await board.begin("me", STEP, step.id)
+        await board.begin("me", SEARCH, search.id)
+        assert step.is_cancelled
+        assert search.is_cancelled
+
+    with_board(tmp_path, ask)
+
+
+def test_one_owner_follows_a_limited_number_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "MAX_FOLLOWED", 1)
+
+    async def ask(board: JobBoard) -> None:
+        stream = board.follow(await board.begin("me", SEARCH))
+        board.check_follower("me")
+        await anext(stream)
+        with pytest.raises(ForetraceError) as caught:
+            board.check_follower("me")
+        assert caught.value.code == "too-many"
+        board.check_follower("you")
+        await stream.aclose()
+
+    with_board(tmp_path, ask)
 
 
 def test_ids_have_the_form_that_requests_are_checked_for() -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import signal
+import socket
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +30,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
         ("GET", "/", {"Host": ""}, 403),
         ("GET", "/", {"Host": "10.0.0.7"}, 403),
         ("GET", "/", {"Host": "["}, 403),
+        ("GET", "/", {"Host": "evil.example@localhost"}, 403),
+        ("GET", "/", {"Host": "localhost/evil.example"}, 403),
+        ("POST", "/api/jobs", {"Origin": "ftp://127.0.0.1"}, 403),
         ("GET", "/", {"Host": "a]"}, 403),
         ("GET", "/api/history", {"Origin": "http://["}, 403),
         ("GET", "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
@@ -46,6 +51,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
         ("GET", "/web/index.html", {}, 404),
         ("GET", "/etc/passwd", {}, 404),
         ("GET", "/api/jobs/..%2f..", {}, 404),
+        ("PUT", "/api/uploads/x/" + "9" * 5000, {}, 404),
+        ("PUT", "/api/uploads/x/-1", {}, 404),
         ("TRACE", "/api/start", {}, 405),
         ("POST", "/api/start", {}, 405),
     ],
@@ -82,6 +89,25 @@ def test_a_link_from_another_site_opens_the_page_of_the_same_owner(running: Runn
 def test_the_own_origin_may_ask(browser: Browser, running: RunningServer) -> None:
     headers = {"Origin": running.url.rstrip("/"), "Sec-Fetch-Site": "same-origin"}
     assert browser.http.post("/api/jobs", json=PREDICTION, headers=headers).status_code == 200
+
+
+def test_two_origins_are_refused(browser: Browser, running: RunningServer) -> None:
+    headers = [("Origin", running.url.rstrip("/")), ("Origin", "http://evil.example"), ("X-Foretrace", "1")]
+    assert browser.http.post("/api/jobs", json=PREDICTION, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("cookie", ["a" * 22, "a" * 22 + ".", "a" * 22 + "." + "0" * 64, "", "."])
+def test_a_cookie_that_the_server_did_not_make_names_no_owner(running: RunningServer, cookie: str) -> None:
+    with httpx.Client(base_url=running.url, headers={"Cookie": f"foretrace_owner={cookie}"}) as http:
+        assert http.get("/api/history").status_code == 403
+        assert "foretrace_owner" in http.get("/").cookies
+
+
+def test_uploads_that_cannot_be_opened_make_room(browser: Browser) -> None:
+    for _ in range(25):
+        assert browser.open_upload({"job.yaml": b"model: nothing-like-it\n"}).status_code == 422
+    good = (REPOSITORY / "examples" / "moe_128gpu.txt").read_bytes()
+    assert browser.open_upload({"moe.txt": good}).status_code == 200
 
 
 def test_without_the_cookie_nothing_is_answered(running: RunningServer) -> None:
@@ -312,3 +338,17 @@ def test_another_interface_needs_a_token(tmp_path: Path) -> None:
             assert http.get("/").status_code == 200
             assert http.post("/api/jobs", json=PREDICTION).status_code == 200
             assert http.get("/", headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_clients_that_disconnect_do_not_end_the_server(tmp_path: Path) -> None:
+    with server(tmp_path, "--workers", "1") as process:
+        url = httpx.URL(process.url)
+        request = f"GET /web/app.js HTTP/1.1\r\nHost: {url.host}\r\n\r\n".encode()
+        for number in range(100):
+            with socket.create_connection((url.host, url.port or 80), 10) as connection:
+                if number % 2:  # closing resets the connection
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(request * 20)
+        with Browser(process.url) as browser:
+            assert "answer" in browser.ask(PREDICTION)
+        assert process.process.poll() is None

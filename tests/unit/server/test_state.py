@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import sqlite3
@@ -17,15 +18,18 @@ from foretrace.basics import files
 from foretrace.basics.errors import ForetraceError
 from foretrace.basics.files import GivenPath, InputFile, may_open, read_whole, restrict_inputs
 from foretrace.hardware.presets import cluster
+from foretrace.server import store as store_module
 from foretrace.server import uploads as uploads_module
+from foretrace.server.errors import unwritable_state
 from foretrace.server.guard import Address, is_loopback
 from foretrace.server.pool import MAX_QUEUED, PoolTask, WorkerPool
 from foretrace.server.processes import WorkerLimits
 from foretrace.server.store import StateThread, Store, StoredAnswer, new_id, now_s
 from foretrace.server.uploads import (
-    KEPT_S,
+    MAX_DRAFTS,
     MAX_DRAFTS_OF_OWNER,
     MAX_FILES,
+    UNUSED_S,
     Uploads,
     disk_names,
     shown_name,
@@ -90,6 +94,20 @@ def test_too_many_bytes_are_taken_from_the_owner_who_has_most(tmp_path: Path) ->
     store.close()
 
 
+def test_the_size_limit_is_kept_when_the_last_answer_is_the_largest(tmp_path: Path) -> None:
+    store = Store(tmp_path, 100, max_bytes=100_000)
+    small = [replace(stored("you", float(moment)), html=os.urandom(7_000).hex()) for moment in range(1, 9)]
+    for answer in small:
+        store.add_answer(answer)
+    large = replace(stored("me", 10.0), html=os.urandom(70_000).hex())
+    store.add_answer(large)
+    (size_bytes,) = store._database.execute("SELECT SUM(bytes) FROM answers").fetchone()
+    assert size_bytes <= 100_000
+    assert store.answer(large.id) == large
+    assert store.history("you")
+    store.close()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
 def test_answers_are_private_in_a_folder_that_is_not(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
@@ -114,6 +132,36 @@ def test_a_state_folder_that_is_a_file_or_damaged_is_refused(tmp_path: Path) -> 
         with pytest.raises(ForetraceError) as caught:
             Store(tmp_path / name, 3)
         assert caught.value.code == "unwritable-file"
+
+
+def test_a_database_with_other_tables_is_refused(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "foretrace.db")
+    database.execute("CREATE TABLE uploads (id TEXT)")
+    database.execute(f"PRAGMA user_version = {store_module._VERSION}")
+    database.close()
+    assert call("serve", "--state", tmp_path, "--port", "0") == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "other"),
+    [(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL), (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL)],
+)
+def test_the_hint_depends_on_why_the_database_fails(code: int, other: int) -> None:
+    errors = [sqlite3.OperationalError("a reason"), sqlite3.OperationalError("a reason")]
+    errors[0].sqlite_errorcode, errors[1].sqlite_errorcode = code, other
+    hints = [unwritable_state(error).hint for error in errors]
+    assert hints[0] != hints[1]
+    missing = OSError(errno.ENOENT, "No such file or directory", "/secret/place")
+    assert "secret" not in str(unwritable_state(missing))
+
+
+def test_the_key_of_a_folder_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path, 3)
+    key = store.key
+    store.close()
+    store = Store(tmp_path, 3)
+    assert store.key == key
+    store.close()
 
 
 def test_a_full_disk_fails_one_answer(tmp_path: Path) -> None:
@@ -154,7 +202,7 @@ async def chunks_of(*contents: bytes) -> AsyncIterator[bytes]:
 
 async def uploaded(uploads: Uploads, name: str, *, is_opened: bool = True) -> str:
     """An upload of one file, which was opened unless told otherwise."""
-    upload = uploads.begin("me", [name]).id
+    upload = await uploads.begin("me", [name])
     await uploads.write(upload, "me", 0, chunks_of(b"content"), None)
     if is_opened:
         await uploads.keep(upload, "me")
@@ -170,18 +218,22 @@ def test_uploads_that_no_answer_is_about_go(tmp_path: Path, monkeypatch: pytest.
         uploads.load()
         opened, used = await uploaded(uploads, "opened.txt"), await uploaded(uploads, "used.txt")
         draft = await uploaded(uploads, "draft.txt", is_opened=False)
-        writing = uploads.begin("me", ["writing.txt"])
-        writing.writing[0] = 0
+        writing = await uploads.begin("me", ["writing.txt"])
+        uploads.of(writing, "me").writing[0] = 0
+        read = await uploaded(uploads, "read.txt")
         answer = stored("me", now_s())
         store.add_answer(replace(answer, question={"ask": "step", "input": {"upload": used}}))
         await uploads.remove_old()
         await uploads.remove_unused()
-        assert {path.name for path in folder.iterdir()} == {opened, used, draft, writing.id}
-        later_s = now_s() + 2 * KEPT_S
+        assert {path.name for path in folder.iterdir()} == {opened, used, draft, writing, read}
+        later_s = now_s() + 2 * UNUSED_S
         monkeypatch.setattr(uploads_module, "now_s", lambda: later_s)
-        await uploads.remove_old()
+        with uploads.reading([read]):
+            await uploads.remove_old()
+            await uploads.remove_unused()
+            assert {path.name for path in folder.iterdir()} == {used, writing, read}
         await uploads.remove_unused()
-        assert {path.name for path in folder.iterdir()} == {used, writing.id}
+        assert {path.name for path in folder.iterdir()} == {used, writing}
         store.close()
         return used
 
@@ -205,7 +257,7 @@ def test_an_upload_without_one_of_its_files_is_dropped_at_the_start(tmp_path: Pa
     with pytest.raises(ForetraceError) as caught:
         uploads.place(lost, "me")
     assert caught.value.code == "unknown-id"
-    assert [upload.id for upload in store.uploads()] == [whole]
+    assert [stored.id for stored in store.uploads()] == [whole]
     store.close()
 
 
@@ -221,17 +273,41 @@ def test_an_upload_that_cannot_be_kept_stays_a_draft(tmp_path: Path) -> None:
     assert not uploads.of(draft, "me").is_kept
 
 
-def test_one_owner_cannot_begin_all_uploads(tmp_path: Path) -> None:
-    store = Store(tmp_path, 3)
-    uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
-    uploads.load()
-    for _ in range(MAX_DRAFTS_OF_OWNER):
-        uploads.begin("me", ["a.txt"])
-    with pytest.raises(ForetraceError) as caught:
-        uploads.begin("me", ["a.txt"])
-    assert caught.value.code == "too-many"
-    assert uploads.begin("you", ["a.txt"]).owner == "you"
-    store.close()
+def test_the_oldest_draft_of_an_owner_makes_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = Store(tmp_path, 3)
+        uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+        uploads.load()
+        drafts = [await uploads.begin("me", ["a.txt"]) for _ in range(MAX_DRAFTS_OF_OWNER)]
+        uploads.of(drafts[0], "me").writing[0] = 0
+        newest = await uploads.begin("me", ["a.txt"])
+        kept = {path.name for path in (tmp_path / "uploads").iterdir()}
+        assert kept == {newest, *drafts} - {drafts[1]}
+        for name in kept:
+            uploads.of(name, "me").writing[0] = 0
+        with pytest.raises(ForetraceError) as caught:
+            await uploads.begin("me", ["a.txt"])
+        assert caught.value.code == "too-many"
+        assert uploads.of(await uploads.begin("you", ["a.txt"]), "you").stored.owner == "you"
+        store.close()
+
+    asyncio.run(run())
+
+
+def test_many_owners_of_drafts_do_not_lock_out_another(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = Store(tmp_path, 3)
+        uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
+        uploads.load()
+        first = await uploads.begin("me", ["a.txt"])
+        for number in range(20 * MAX_DRAFTS_OF_OWNER):
+            await uploads.begin(f"made up {number // MAX_DRAFTS_OF_OWNER}", ["a.txt"])
+        await uploads.begin("you", ["a.txt"])
+        assert len(list((tmp_path / "uploads").iterdir())) == MAX_DRAFTS
+        assert not uploads.of(first, "me").is_kept  # those with more of them lose theirs
+        store.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("limit", ["MAX_OWNER_BYTES", "MAX_TOTAL_BYTES"])
@@ -241,11 +317,12 @@ def test_uploads_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
     uploads = Uploads(StateThread(store), tmp_path / "uploads", 1000)
     uploads.load()
     asyncio.run(uploaded(uploads, "a.txt"))
-    upload = uploads.begin("me" if limit == "MAX_OWNER_BYTES" else "you", ["b.txt"])
+    owner = "me" if limit == "MAX_OWNER_BYTES" else "you"
+    upload = asyncio.run(uploads.begin(owner, ["b.txt"]))
     with pytest.raises(ForetraceError) as caught:
-        asyncio.run(uploads.write(upload.id, upload.owner, 0, chunks_of(b"content"), 7))
+        asyncio.run(uploads.write(upload, owner, 0, chunks_of(b"content"), 7))
     assert caught.value.code == "input-too-large"
-    assert upload.size_bytes == 0
+    assert uploads.of(upload, owner).size_bytes == 0
     store.close()
 
 
@@ -260,11 +337,11 @@ def test_an_upload_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
             await asyncio.sleep(0.01)
             yield b"x"
 
-    upload = uploads.begin("me", ["a.txt"])
+    upload = asyncio.run(uploads.begin("me", ["a.txt"]))
     with pytest.raises(ForetraceError) as caught:
-        asyncio.run(uploads.write(upload.id, "me", 0, drip(), None))
+        asyncio.run(uploads.write(upload, "me", 0, drip(), None))
     assert caught.value.code == "too-slow"
-    assert not list((tmp_path / "uploads" / upload.id).iterdir())
+    assert not list((tmp_path / "uploads" / upload).iterdir())
     store.close()
 
 

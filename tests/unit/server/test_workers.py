@@ -151,6 +151,33 @@ def test_long_tasks_give_way_to_quick_ones_and_begin_again(
     asyncio.run(run())
 
 
+def test_the_time_limit_counts_all_attempts(tmp_path: Path, started: list[FakeProcess]) -> None:
+    async def run() -> None:
+        pool = WorkerPool(1, limits(tmp_path))
+        pool.start()
+        worker = started[0]
+        worker.warm_up()
+        full = PoolTask("full", {}, "me", 0.3, lambda *_: None)
+        pool.submit(full)
+        worker.say("begun")
+        await asyncio.sleep(0.2)
+        pool.submit(task("quick"))
+        worker.say("failed", error={"code": "interrupted", "message": "interrupted"})
+        worker.say("done", result={})
+        worker.signals.clear()
+        worker.say("begun")
+        assert worker.sent[-1]["kind"] == "full"
+        await asyncio.sleep(0.2)
+        assert worker.signals == ["interrupt"]
+        worker.say("failed", error={"code": "interrupted", "message": "interrupted"})
+        error = full.result.exception()
+        assert isinstance(error, ForetraceError)
+        assert error.code == "gave-up"
+        pool.close()
+
+    asyncio.run(run())
+
+
 def test_searches_of_one_owner_leave_workers_to_others(tmp_path: Path, started: list[FakeProcess]) -> None:
     async def run() -> None:
         pool = WorkerPool(5, limits(tmp_path))

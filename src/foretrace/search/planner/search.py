@@ -364,7 +364,7 @@ class _Search:
                 bounds.bound_s[rows], bounds.estimate_s[rows] = part.bound_s, part.estimate_s
                 done = int(rows[-1]) + 1
                 self.progress.reach(done)
-                self.progress.show(lambda: self._found(fitting, bounds.estimate_s))
+                self.progress.show(lambda: self._plans_so_far(fitting, bounds.estimate_s))
         except KeyboardInterrupt:
             if not done:
                 raise
@@ -437,9 +437,9 @@ class _Search:
         best = prover.best()
         shown = "" if best is None else format_time(prover.proof.simulated[best].step_time_s)
         self.progress.reach(len(prover.proof.simulated), f"{len(prover.undecided()):,} plans left", shown)
-        self.progress.show(lambda: self._found(fitting, prover.expected_s(), prover.proof.simulated))
+        self.progress.show(lambda: self._plans_so_far(fitting, prover.expected_s(), prover.proof.simulated))
 
-    def _found(
+    def _plans_so_far(
         self, fitting: _Fitting, steps_s: Floats, simulated: Mapping[int, SimulatedPlan] | None = None
     ) -> SearchedPlans:
         """Returns what the search has found so far.
