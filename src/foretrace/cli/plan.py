@@ -30,7 +30,7 @@ from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
 from foretrace.inputs.registry import open_model
 from foretrace.report.plan import plan_json, print_plans
 from foretrace.report.plan_words import plan_text
-from foretrace.report.views import view_of
+from foretrace.report.views.plan_search import plan_search_view
 from foretrace.search.plan_texts import SEARCH_OPTIONS, plan_request, read_goals, searched_model
 from foretrace.search.planner.request import GIVEN_FIELDS
 from foretrace.search.planner.result import PlanSearch
@@ -139,7 +139,7 @@ def command(
         lambda: plan_json(result),
         lambda: print_plans(result, shown, with_launch=launch is not None),
         output,
-        lambda: view_of(result),
+        lambda: plan_search_view(result, shown),
     )
     if result.search.stopped_by == "interrupt":
         raise KeyboardInterrupt

@@ -25,8 +25,8 @@ MAX_SLOWER: Final = 1.5
 _LEGEND_LETTERS: Final = 40
 _LINE: Final = 15
 _MARK_RADIUS: Final = 8
-_MARK_HEIGHT: Final = 15
-"""Pixels from a plan up to the number that marks it, and from there to the next number above it."""
+_MARK_DISTANCE: Final = 16
+"""Pixels from a plan to the number that marks it, and from there to the next number."""
 
 
 def plan_front_svg(search: PlanSearch, title: str) -> str:
@@ -154,13 +154,23 @@ def _draw_marks(canvas: Canvas, area: PlotArea, search: PlanSearch) -> None:
         canvas.circle(x, y, 5, VERMILLION, stroke=CARD)
     marks: list[tuple[float, float]] = []
     for number, ranked in enumerate(search.measure_first, 1):
-        x, y = _place(area, ranked)
-        y -= _MARK_HEIGHT
-        while any(math.dist((x, y), mark) < 2 * _MARK_RADIUS for mark in marks):
-            y -= _MARK_HEIGHT
+        x, y = _free_place(area, _place(area, ranked), marks)
         marks.append((x, y))
         canvas.circle(x, y, _MARK_RADIUS, CARD, stroke=FRAME)
         canvas.text(x, y + 4, str(number), "middle", font_weight="bold", font_size=11)
+
+
+def _free_place(area: PlotArea, plan: tuple[float, float], marks: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Returns a place near a plan, above it if possible, that is within the plot and covers no other mark."""
+    x, y = plan
+    reach = range(1, len(marks) + 2)
+    for dx, dy in ((dx * step, dy * step) for step in reach for dx, dy in ((0, -1), (0, 1), (1, 0), (-1, 0))):
+        mark = x + dx * _MARK_DISTANCE, y + dy * _MARK_DISTANCE
+        across = area.left + _MARK_RADIUS <= mark[0] <= area.right - _MARK_RADIUS
+        up = area.top + _MARK_RADIUS <= mark[1] <= area.bottom - _MARK_RADIUS
+        if across and up and all(math.dist(mark, other) >= 2 * _MARK_RADIUS for other in marks):
+            return mark
+    return x, y - _MARK_DISTANCE
 
 
 def _draw_legend(canvas: Canvas, area: PlotArea, search: PlanSearch, left_out: int) -> None:

@@ -60,16 +60,21 @@ from foretrace.search.planner.result import PlanSearch, RankedPlan
 from foretrace.search.progress import SearchedPlans
 
 
-def plan_search_view(search: PlanSearch) -> View:
-    """Makes the view of a search."""
-    sections = [_best(search), *_plans(search), *_why(search), *_rejected(search), *_launch(search)]
+def plan_search_view(search: PlanSearch, next_command: str = "") -> View:
+    """Makes the view of a search.
+
+    Args:
+        search: The result.
+        next_command: The command that predicts the best plan; empty where it is not known.
+    """
+    sections = [_best(search, next_command), *_plans(search), *_why(search), *_rejected(search), *_launch(search)]
     sections += notes_section(search.diagnostics)
     job = f"{search.model} on {format_count(search.gpus)} GPUs of {search.cluster}"
     batch = f"{format_count(search.gbs)} sequences of {format_count(search.seq_len)} tokens"
     return View(f"Plans of {job}", "plan search", sections, batch)
 
 
-def _best(search: PlanSearch) -> Section:
+def _best(search: PlanSearch, next_command: str) -> Section:
     best, blocks = search.best, list[Block]()
     if best is None:
         blocks.append(KeyFigures([KeyFigure("Best plan", "none", no_best_text(search), "bad")]))
@@ -86,7 +91,8 @@ def _best(search: PlanSearch) -> Section:
                 f"{fit_text(search)}, of {format_count(search.distinct)} distinct ones",
             ),
         ]
-        blocks += [KeyFigures(figures), Text(name), Code(best.options, "options of the best plan")]
+        code = Code(next_command) if next_command else Code(best.options, "options of the best plan")
+        blocks += [KeyFigures(figures), Text(name), code]
         goal = goal_text(search, best)
         if goal:
             blocks.append(Text(goal))
@@ -135,8 +141,19 @@ def _table(search: PlanSearch, plans: Sequence[RankedPlan], summary: str = "") -
             ]
         )
     goals, price = _goal_heads(search), request_of(search).price_per_gpu_hour
-    head = ("plan", "step", "tokens/s per GPU", "memory", "spare", "fastest in draws", *goals, "evidence", "")
+    head = (
+        "plan",
+        "step",
+        "tokens/s per GPU",
+        "memory",
+        "spare",
+        "fastest in draws",
+        *goals,
+        "evidence",
+        "against the best",
+    )
     notes = plan_notes(plans, common)
+    notes += ["≈ best: predictions cannot tell it from the best"] if equal_plans else []
     notes += [] if price is None else [f"cost at {price:g} a GPU-hour"]
     return Table(head, rows, "; ".join(notes), right=range(1, 6 + len(goals)), shown=15, summary=summary)
 
