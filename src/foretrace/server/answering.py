@@ -177,14 +177,14 @@ class Answerer:
         return {"html": render_view(answered.view()), "summary": answered.summary(), "command": "", "downloads": []}
 
     def inspected(self, question: WebQuestion, place: FilePlace) -> dict[str, Any]:
-        """Returns what an upload is: its kind, whether it was measured, and whether it needs a cluster."""
+        """Returns what an upload is: its kind, whether it was measured or profiled, and whether it needs a cluster."""
         place.enter()
         job = self._bare_job(question, place.names)
         return {
             "kind": job.kind,
             "noun": job.noun,
             "title": job.title,
-            "is_measured": job.is_measured,
+            "is_measured": job.is_measured or job.is_profile,
             "needs_cluster": job.cluster is None and _needs_cluster(job),
         }
 
