@@ -161,8 +161,9 @@ def _figures(comparison: Comparison) -> Table:
     for name, (first, second), text in figures:
         if first is None and second is None:
             continue
-        change = signed_percent((second - first) / first) if first and second is not None else ""
-        rows.append([name, *("" if value is None else text(value) for value in (first, second)), change])
+        share = (second - first) / first if first and second is not None else None
+        change = "" if share is None else Cell(signed_percent(share), share)
+        rows.append([name, *("" if value is None else Cell(text(value), value) for value in (first, second)), change])
     return Table(("", *_heads(comparison)[:2], "change"), rows, right=(1, 2, 3))
 
 

@@ -60,6 +60,8 @@ export async function copyText(button, text) {
     copied = copyBySelection(text);
   }
   button.dataset.label ??= button.textContent ?? "";
+  // Its neighbours stay where they are, since somebody may be about to press one.
+  button.style.minWidth = `${button.offsetWidth}px`;
   button.textContent = copied ? "Copied" : "Copying is blocked";
   let status = button.nextElementSibling;
   if (!status?.matches(".copy-status")) {
