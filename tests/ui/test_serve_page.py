@@ -216,7 +216,7 @@ def test_a_search_goes_on_while_other_questions_are_asked(served: ServedPage, pa
     served.field("tp").fill("4")
     served.answer.get_by_text("prediction", exact=True).wait_for()
     served.wait_complete()
-    note.get_by_role("button", name="Cancel").click()
+    note.get_by_role("button", name="Stop the search").click()
     ended = served.figures.get_by_role("status").filter(has_text="The search has ended")
     ended.get_by_role("button", name="Show its plans").click()
     served.answer.get_by_role("button", name="Open this plan").first.wait_for()
