@@ -23,12 +23,12 @@ class Colour(NamedTuple):
 
 SERIES: Final = {
     "blue": Colour("#0072b2", "#4da6e0", "blue"),
-    "vermillion": Colour("#d55e00", "#ff8a4c", "red"),
+    "vermillion": Colour("#d55e00", "#e8713d", "red"),
     "green": Colour("#009e73", "#2fbf95", "green"),
-    "purple": Colour("#cc79a7", "#f2bfe0", "magenta"),
+    "purple": Colour("#cc79a7", "#efd0e0", "magenta"),
     "orange": Colour("#e69f00", "#f2b632", "yellow"),
-    "sky": Colour("#56b4e9", "#86cbf3", "cyan"),
-    "wine": Colour("#882255", "#d0759f", "bright_red"),
+    "sky": Colour("#56b4e9", "#74defa", "cyan"),
+    "wine": Colour("#882255", "#b962a8", "bright_red"),
     "grey": Colour("#666666", "#6f7883", "bright_black"),
 }
 """The colours of curves and groups, in the order in which they are used.

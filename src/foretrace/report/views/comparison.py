@@ -216,7 +216,8 @@ def _stages(comparison: Comparison) -> Table:
             if side is None:
                 cells += ["", ""]
             else:
-                cells += [Cell(format_time(side.mean_s), side.mean_s), range_text(side.least_s, side.most_s)]
+                least_to_most = Cell(range_text(side.least_s, side.most_s), side.least_s)
+                cells += [Cell(format_time(side.mean_s), side.mean_s), least_to_most]
         error = None if stage.mean is None else stage.mean.error
         rows.append([*cells, Cell(signed_percent(error), error or 0.0)])
     first, second = comparison.sides
