@@ -12,6 +12,7 @@ from typing import Any, Final
 from foretrace.basics.errors import printable
 from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.report.design import with_variables
+from foretrace.report.glossary import TERMS
 from foretrace.report.page.blocks import (
     Bar,
     Bars,
@@ -110,7 +111,9 @@ def _figures(block: KeyFigures) -> str:
 
 
 def _figure(figure: KeyFigure) -> str:
-    inner = tag("dt", text(figure.name)) + tag("dd", text(figure.value), class_=f"value {figure.tone}".strip())
+    inner = tag("dt", text(figure.name), title=TERMS.get(figure.name)) + tag(
+        "dd", text(figure.value), class_=f"value {figure.tone}".strip()
+    )
     if figure.share is not None:
         colour = "bad" if figure.tone == "bad" or figure.share > 1.0 else "accent"
         inner += tag("dd", _length_svg(0.0, min(max(figure.share, 0.0), 1.0), colour), class_="meter")
@@ -143,7 +146,7 @@ def _bar(bar: Bar, scale: tuple[float, float], *, remarks: bool, shares: bool) -
     low, span = scale
     start, length = (min(bar.value, 0.0) - low) / span, abs(bar.value) / span
     cells = [
-        tag("th", text(bar.name), scope="row", data_options=bar.options or None),
+        tag("th", text(bar.name), scope="row", title=TERMS.get(bar.name), data_options=bar.options or None),
         tag("td", text(bar.text), class_="number"),
         *([tag("td", text(bar.share), class_="number")] if shares else []),
         tag("td", _length_svg(start, length, bar.colour), class_="length"),

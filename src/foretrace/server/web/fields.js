@@ -94,16 +94,30 @@ function framed(field, input, box = input) {
     element,
     choose(text) {
       chosen.hidden = text === "";
-      chosen.title = "what the answer took, since the field is empty";
+      chosen.title = `auto: ${text}`;
       fill(chosen, el("span", { class: "visually-hidden" }, "auto: "), text);
     },
-    mark(problemId) {
-      element.classList.toggle("wrong", problemId !== null);
-      if (problemId === null) input.removeAttribute("aria-invalid");
-      else input.setAttribute("aria-invalid", "true");
-      input.setAttribute("aria-describedby", problemId === null ? described : `${problemId} ${described}`);
-    },
+    mark: (problemId) => markField(element, [input], problemId, described),
   };
+}
+
+/**
+ * Marks a field as wrong, or as right.
+ *
+ * @param {HTMLElement} element
+ * @param {Iterable<Element>} inputs
+ * @param {string | null} problemId  the element that says what is wrong
+ * @param {string} [described]  the ids of the elements that always describe the inputs
+ */
+export function markField(element, inputs, problemId, described = "") {
+  element.classList.toggle("wrong", problemId !== null);
+  const descriptions = [problemId, described].filter(Boolean).join(" ");
+  for (const input of inputs) {
+    if (problemId === null) input.removeAttribute("aria-invalid");
+    else input.setAttribute("aria-invalid", "true");
+    if (descriptions === "") input.removeAttribute("aria-describedby");
+    else input.setAttribute("aria-describedby", descriptions);
+  }
 }
 
 /**

@@ -4,7 +4,7 @@
 
 import { Combobox } from "./combobox.js";
 import { el, fill, newId, show } from "./dom.js";
-import { control } from "./fields.js";
+import { control, markField } from "./fields.js";
 import { namedFields, readFlags } from "./flags.js";
 import { connectMenu } from "./menu.js";
 import { PlanSearchFields, SEARCHED } from "./plan_search.js";
@@ -168,11 +168,7 @@ export class QuestionForm {
     input.setAttribute("aria-describedby", note.id);
     const element = el("div", { class: "field pick" }, el("label", { for: input.id }, label), box.element, note);
     /** @param {string | null} problemId */
-    const mark = (problemId) => {
-      element.classList.toggle("wrong", problemId !== null);
-      input.setAttribute("aria-invalid", String(problemId !== null));
-      input.setAttribute("aria-describedby", problemId === null ? note.id : `${problemId} ${note.id}`);
-    };
+    const mark = (problemId) => markField(element, [input], problemId, note.id);
     return { box, element, note, mark };
   }
 
