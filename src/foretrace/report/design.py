@@ -81,7 +81,7 @@ def mix(first: str, second: str, share: float) -> str:
 
 TONES: Final = {
     "forward": Colour("#007656", "#238f70", "green"),
-    "backward-input": Colour("#f0c566", "#a8862f", "yellow"),
+    "backward-input": Colour("#f0c566", "#82661c", "yellow"),
     "axis-dp": Colour("#0b3350", "#cfe6f6", "blue"),
     "axis-ep": Colour("#4f3f9e", "#6f63d8", "blue"),
     "axis-tp": SERIES["blue"],
