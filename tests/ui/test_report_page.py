@@ -51,6 +51,20 @@ async (canvas) => {
 REMEMBER_PRINTED = """
 () => addEventListener("beforeprint", () => (window.printed = document.querySelector("canvas").toDataURL()))
 """
+REMEMBER_PRINTED_SIZE = """
+() => addEventListener("beforeprint", () => {
+  const canvas = document.querySelector("canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, Math.min(canvas.height, 800));
+  window.printed = [canvas.width, canvas.height, new Set(new Uint32Array(data.buffer)).size];
+})
+"""
+UNSORTED = """
+() => [...document.querySelectorAll("table[data-sortable] tbody .number")]
+  .filter((cell) => cell.textContent.trim() && cell.dataset.sort === undefined)
+  .map((cell) => cell.textContent.trim())
+  .filter((text) => !/^[+−-]?[\\d,.]+(e[+-]?\\d+)?( to [+−-]?[\\d,.]+)?( %)?$|^–$/.test(text))
+"""
+"""The cells of columns of numbers that have no number to be sorted by: neither plain ones nor shares."""
 LUMINANCE = """
 () => {
   const parts = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
@@ -129,6 +143,7 @@ def test_every_kind_of_answer_opens_without_a_problem(
         for details in page.locator("details").all():
             details.evaluate("(details) => (details.open = true)")
         assert page.get_by_role("article").get_by_role("region").count() > 1, case
+        assert page.evaluate(UNSORTED) == [], case
         assert watch.problems == [], case
 
 
@@ -284,7 +299,8 @@ def test_long_tables_sort_all_rows_and_say_on_paper_what_is_folded(page: Page, r
     assert len(set(sizes)) > 1
     assert table.locator("tbody tr:visible").count() == shown
     page.emulate_media(media="print")
-    assert more.is_visible()
+    assert more.is_visible() == (count - shown > 100)
+    assert table.locator("tbody tr:visible").count() == (shown if more.is_visible() else count)
     page.emulate_media(media="screen")
     more.locator("summary").click()
     assert table.locator("tbody tr:visible").count() == count
@@ -299,3 +315,35 @@ def test_times_are_written_as_on_the_screen(page: Page, exponent: int) -> None:
     assert page.evaluate("(values) => values.map((value) => formatTime(value))", values) == list(
         map(format_time, values)
     )
+
+
+def test_paper_shows_by_stage_what_is_higher_than_a_page(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "ranks.html"
+    with pytest.raises(SystemExit):
+        run(
+            [
+                "predict",
+                "llama3-8b",
+                "--gpus",
+                "64",
+                "--pp",
+                "8",
+                "--gbs",
+                "64",
+                *CLUSTER,
+                "--straggler",
+                "9=1.3x",
+                "--html",
+                str(path),
+            ]
+        )
+    page.goto(path.as_uri())
+    pipeline(page).wait_for()
+    page.get_by_label("Rows").select_option("rank")
+    page.evaluate(REMEMBER_PRINTED_SIZE)
+    page.pdf(format="A4")
+    width, height, colours = page.evaluate("window.printed")
+    assert max(width, height) <= 16_384
+    assert height < 2 * width
+    assert colours > 1
+    assert page.get_by_label("Rows").input_value() == "rank"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from ui.conftest import Watch
 from ui.served import ROOT, SEARCH_MS, ServedPage
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 
 @pytest.fixture
@@ -155,6 +156,22 @@ def test_back_and_forward_lead_through_the_questions(served: ServedPage, page: P
     page.get_by_role("heading", name="How long will a training step take?").wait_for()
 
 
+SMALL_SEARCH = {
+    "ask": "plan",
+    "input": {"model": "llama3-8b"},
+    "options": {"gpus": "16", "gbs": "32"},
+    "machine": {"cluster": "h100-dgx"},
+    "scenario": {},
+    "search": {"axes": {"tp": "2,4", "pp": "1", "mbs": "1"}},
+}
+
+
+def question_link(question: Mapping[str, object]) -> str:
+    """Returns the link to a question."""
+    link = base64.urlsafe_b64encode(json.dumps(dict(question)).encode()).decode().rstrip("=")
+    return f"/#q={link}"
+
+
 def start_search(served: ServedPage) -> None:
     """Starts a search for the best plan of a small job."""
     served.open_example()
@@ -165,8 +182,7 @@ def start_search(served: ServedPage) -> None:
 
 def start_long_search(served: ServedPage) -> None:
     """Starts a search that runs for a minute."""
-    link = base64.urlsafe_b64encode(json.dumps(dict(LONG_SEARCH)).encode()).decode().rstrip("=")
-    served.open(f"/#q={link}")
+    served.open(question_link(LONG_SEARCH))
 
 
 def wait_for_plans(served: ServedPage, page: Page) -> None:
@@ -208,7 +224,7 @@ def test_a_search_goes_on_while_other_questions_are_asked(served: ServedPage, pa
     served.field("tp").fill("4")
     served.answer.get_by_text("prediction", exact=True).wait_for()
     served.wait_complete()
-    note.get_by_role("button", name="Cancel").click()
+    note.get_by_role("button", name="Stop the search").click()
     ended = served.figures.get_by_role("status").filter(has_text="The search has ended")
     ended.get_by_role("button", name="Show its plans").click()
     served.answer.get_by_role("button", name="Open this plan").first.wait_for()
@@ -382,6 +398,227 @@ def test_a_copied_link_restores_the_pinned_answer(served: ServedPage, page: Page
     other.pinned.get_by_text(first).first.wait_for()
     other.wait_complete()
     assert other.step() == served.step()
+
+
+def posted_questions(page: Page) -> list[dict[str, object]]:
+    """Returns the list that the questions of a page are added to as they are asked."""
+    posted: list[dict[str, object]] = []
+    page.on(
+        "request",
+        lambda request: posted.append(request.post_data_json) if request.url.endswith("/api/jobs") else None,
+    )
+    return posted
+
+
+def open_examples(served: ServedPage) -> None:
+    served.form.get_by_text("Examples", exact=True).click()
+
+
+def test_a_pinned_plan_opens_with_its_own_input(served: ServedPage, page: Page) -> None:
+    served.open(question_link(SMALL_SEARCH))
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
+    served.wait_complete(SEARCH_MS)
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
+    plan = served.pinned.get_by_role("button", name="Open this plan").first
+    options = plan.evaluate("(button) => button.dataset.openPlan")
+    open_examples(served)
+    served.form.get_by_role("button", name="Megatron trace of a real run").click()
+    served.answer.get_by_text("explanation", exact=True).wait_for()
+    served.wait_complete()
+    posted = posted_questions(page)
+    plan.click()
+    served.wait_complete()
+    tp = re.search(r"--tp (\d+)", options)
+    asked = next(question for question in posted if question["ask"] == "step")
+    assert asked["input"] == {"model": "llama3-8b"}
+    assert tp is not None and asked["options"]["tp"] == tp[1]  # type: ignore[index]
+    assert not served.problem.is_visible()
+
+
+def test_a_newer_problem_stays_when_an_older_answer_comes(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    step = served.step()
+    held = []
+    page.route("**/events", lambda route: held.append(route))
+    with page.expect_request("**/events"):
+        served.field("tp").fill("8")
+    page.evaluate(
+        """() => {
+            const dataTransfer = new DataTransfer();
+            for (let i = 0; i < 2000; i++) dataTransfer.items.add(new File(["x"], `${i}.txt`));
+            document.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+        }"""
+    )
+    served.problem.get_by_text("input-too-large").wait_for()
+    for route in held:
+        route.continue_()
+    page.unroute("**/events")
+    page.wait_for_timeout(1500)
+    assert served.problem.is_visible()
+    assert served.step() == step
+    assert served.figures.get_by_role("button", name="Pin", exact=True).is_disabled()
+
+
+def test_a_search_started_twice_leaves_none_behind(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    change(served, "gpus", "64")
+    served.form.get_by_role("heading", name="Best plan").click()
+    served.field("tp values to try").fill("4,8")
+    served.field("pp values to try").fill("1,2")
+    cancelled: list[str] = []
+    page.on("request", lambda request: cancelled.append(request.url) if request.url.endswith("/cancel") else None)
+    jobs: list[str] = []
+    page.on("response", lambda response: jobs.append(response.url) if response.url.endswith("/api/jobs") else None)
+    page.route("**/api/jobs", lambda route: (page.wait_for_timeout(200), route.continue_()))
+    served.form.get_by_role("button", name="Find the best plan").dblclick()
+    served.wait_complete(SEARCH_MS)
+    assert len(jobs) - len(cancelled) == 1
+    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
+
+
+def test_a_search_is_followed_again_after_a_reload(served: ServedPage, page: Page) -> None:
+    start_long_search(served)
+    wait_for_plans(served, page)
+    posted = posted_questions(page)
+    page.reload()
+    wait_for_plans(served, page)
+    assert posted == []
+    page.keyboard.press("Escape")
+    served.wait_complete()
+    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
+
+
+def test_what_failed_is_tried_again(served: ServedPage, page: Page, watch: Watch) -> None:
+    watch.expected = {500}
+    served.open_example()
+    first = served.step()
+    change(served, "tp", "8")
+    error = {"error": {"code": "internal-error", "message": "a defect of the server", "where": None, "hint": None}}
+    page.route("**/api/answers/*", lambda route: route.fulfill(status=500, json=error), times=1)
+    page.get_by_role("button", name="History").click()
+    history = page.get_by_role("dialog", name="History")
+    history.get_by_role("button", name=re.compile(f"^(?!Compare|Delete).*{re.escape(first)}")).first.click()
+    served.problem.get_by_role("button", name="Try again").click()
+    served.problem.wait_for(state="hidden")
+    served.wait_complete()
+    assert served.step() == first
+
+
+def test_a_difference_that_fails_is_not_left_on_show(served: ServedPage, page: Page, watch: Watch) -> None:
+    watch.expected = {500}
+    served.open_example()
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
+    change(served, "tp", "8")
+    served.figures.get_by_role("button", name="Difference").click()
+    served.difference.get_by_role("article").wait_for()
+
+    def refuse(route: Route) -> None:
+        if '"compare"' in (route.request.post_data or ""):
+            route.fulfill(status=500, json={"error": {"code": "internal-error", "message": "a defect"}})
+        else:
+            route.continue_()
+
+    page.route("**/api/jobs", refuse)
+    served.field("pp").fill("8")
+    served.problem.wait_for()
+    served.difference.wait_for(state="hidden")
+
+
+def test_the_address_restores_the_difference(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    first = served.step()
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
+    change(served, "tp", "8")
+    served.figures.get_by_role("button", name="Difference").click()
+    served.difference.get_by_role("article").wait_for()
+    other = ServedPage(page.context.new_page(), served.origin)
+    other.open(page.url.removeprefix(served.origin))
+    other.difference.get_by_role("article").wait_for()
+    assert first in other.pinned.inner_text()
+    assert "tp 4 → 8" in other.figures.inner_text()
+    served.pinned.get_by_role("button", name="Unpin").click()
+    assert "pin=" not in page.url
+    page.set_viewport_size({"width": 900, "height": 900})
+    other.page.set_viewport_size({"width": 900, "height": 900})
+    pinned, current = other.pinned.bounding_box(), other.answer.bounding_box()
+    assert pinned is not None and current is not None
+    assert current["y"] < pinned["y"]
+
+
+def test_the_pipeline_keeps_what_was_set(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    rows, path = served.answer.get_by_label("Rows"), served.answer.get_by_role("checkbox", name="Critical path")
+    rows.select_option("rank")
+    path.check()
+    served.answer.get_by_role("application").scroll_into_view_if_needed()
+    place = page.evaluate("window.scrollY")
+    change(served, "gbs", "512")
+    served.answer.get_by_role("application").wait_for()
+    assert rows.input_value() == "rank"
+    assert path.is_checked()
+    assert abs(page.evaluate("window.scrollY") - place) < 300
+
+
+def test_a_step_of_other_work_is_compared_by_its_rate(served: ServedPage) -> None:
+    served.open_example()
+    change(served, "gbs", "128")
+    text = served.figures.inner_text()
+    assert "tokens/s per GPU" in text
+    assert not re.search(r"[+−][\d.]+ m?s,", text)
+
+
+def test_a_plan_that_does_not_fit_says_so_in_the_bar(served: ServedPage) -> None:
+    served.open_example()
+    change(served, "pp", "1")
+    change(served, "tp", "1")
+    assert served.figures.get_by_text("does not fit").is_visible()
+
+
+def test_a_misspelt_name_can_be_repaired(served: ServedPage) -> None:
+    served.open_example()
+    served.field("precision").fill("pf8")
+    served.field("precision").press("Tab")
+    served.problem.get_by_role("button", name="Use fp8").click()
+    served.problem.wait_for(state="hidden")
+    served.wait_complete()
+    assert served.field("precision").input_value() == "fp8"
+
+
+@pytest.mark.parametrize("scenario", [{"what_if": [1]}, {"what_if": {"a": "b"}}, [1], "x"])
+def test_a_link_that_holds_something_else_is_reported(served: ServedPage, scenario: object) -> None:
+    question = {"ask": "step", "input": {"model": "llama3-8b"}, "options": {}, "machine": {}, "scenario": scenario}
+    served.open(question_link(question))
+    served.problem.get_by_text("bad-link").wait_for()
+    assert served.page.get_by_role("heading", name="How long will a training step take?").is_visible()
+
+
+def test_the_start_page_stays_when_an_upload_fails(served: ServedPage, watch: Watch, tmp_path: Path) -> None:
+    watch.expected = {400, 422}
+    broken = tmp_path / "broken.txt"
+    broken.write_text("nothing of the kind")
+    served.open()
+    served.upload(broken)
+    served.problem.wait_for()
+    assert served.page.get_by_role("main").get_by_role("button", name="Llama 3 70B").first.is_visible()
+
+
+def test_the_examples_open_by_keyboard_only_when_chosen(served: ServedPage, page: Page) -> None:
+    served.open()
+    menu = served.form.get_by_text("Examples", exact=True)
+    menu.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    assert "#q=" not in page.url
+    page.keyboard.press("Enter")
+    served.wait_complete()
+    assert "#q=" in page.url
+
+
+def test_a_narrow_page_does_not_scroll_sideways(served: ServedPage, page: Page) -> None:
+    page.set_viewport_size({"width": 320, "height": 700})
+    served.open_example()
+    room, content = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollWidth]")
+    assert content <= room
 
 
 def test_a_colleague_opens_the_link_of_an_upload(served: ServedPage, browser: Browser) -> None:

@@ -23,13 +23,13 @@ class Colour(NamedTuple):
 
 SERIES: Final = {
     "blue": Colour("#0072b2", "#4da6e0", "blue"),
-    "vermillion": Colour("#d55e00", "#ff8a4c", "red"),
+    "vermillion": Colour("#d55e00", "#e8713d", "red"),
     "green": Colour("#009e73", "#2fbf95", "green"),
-    "purple": Colour("#cc79a7", "#e29cc2", "magenta"),
+    "purple": Colour("#cc79a7", "#efd0e0", "magenta"),
     "orange": Colour("#e69f00", "#f2b632", "yellow"),
-    "sky": Colour("#56b4e9", "#86cbf3", "cyan"),
-    "wine": Colour("#882255", "#d0759f", "bright_red"),
-    "grey": Colour("#666666", "#9aa3ad", "bright_black"),
+    "sky": Colour("#56b4e9", "#74defa", "cyan"),
+    "wine": Colour("#882255", "#b962a8", "bright_red"),
+    "grey": Colour("#666666", "#6f7883", "bright_black"),
 }
 """The colours of curves and groups, in the order in which they are used.
 
@@ -63,6 +63,12 @@ GRID, FRAME, MUTED, CARD, INK = (SURFACES[name][0] for name in ("line", "frame",
 SPACES: Final = (4, 8, 12, 16, 24, 40)
 """Distances in pixels, `--s1` to `--s6`."""
 
+RADII: Final = {"control": 6, "card": 10}
+"""Radii of corners in pixels, `--r-control` and `--r-card`."""
+
+SHADOWS: Final = {"menu": "0 6px 20px rgb(0 0 0 / 18%)", "dialog": "0 16px 48px rgb(0 0 0 / 30%)"}
+"""Shadows of what lies on top of a page, `--shadow-menu` and `--shadow-dialog`."""
+
 TYPE_SIZES: Final = {"small": 12, "body": 14, "h2": 16, "h1": 20, "figure": 34}
 """Sizes of type in pixels, `--t-small` to `--t-figure`."""
 
@@ -75,7 +81,7 @@ def mix(first: str, second: str, share: float) -> str:
 
 TONES: Final = {
     "forward": Colour("#007656", "#238f70", "green"),
-    "backward-input": Colour("#f0c566", "#a8862f", "yellow"),
+    "backward-input": Colour("#f0c566", "#82661c", "yellow"),
     "axis-dp": Colour("#0b3350", "#cfe6f6", "blue"),
     "axis-ep": Colour("#4f3f9e", "#6f63d8", "blue"),
     "axis-tp": SERIES["blue"],
@@ -195,6 +201,8 @@ def css_variables(element: str = ":root") -> str:
     light, dark = ([f"--{name}: {pair[scheme]};" for name, pair in pairs.items()] for scheme in (0, 1))
     sizes = [f"--s{number}: {size}px;" for number, size in enumerate(SPACES, 1)]
     sizes += [f"--t-{name}: {size}px;" for name, size in TYPE_SIZES.items()]
+    sizes += [f"--r-{name}: {radius}px;" for name, radius in RADII.items()]
+    sizes += [f"--shadow-{name}: {shadow};" for name, shadow in SHADOWS.items()]
     values, dark_values = " ".join(light + sizes), " ".join(dark)
     return "\n".join(
         [

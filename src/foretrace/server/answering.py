@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -116,12 +116,19 @@ class WebAnswer:
     def summary(self) -> dict[str, Any]:
         """Returns the headline, as JSON has it."""
         step_s = self.step_time_s
+        answer = self.answer
+        figures = None if answer is None else answer.model
         return {
             "title": self.title,
             "step_time_s": step_s,
             "band_s": None if self.band_s is None else list(self.band_s),
             "step_text": "" if step_s is None else format_time(step_s),
             "kind": self.kind,
+            "fits": self.fits,
+            "gpus": None if answer is None else answer.world_size,
+            "tokens_per_step": None if figures is None else figures.tokens_per_step,
+            "tokens_per_s_per_gpu": None if answer is None else answer.tokens_per_s_per_gpu,
+            "plan": {} if figures is None else _plan_texts(figures.plan),
         }
 
 
@@ -341,6 +348,16 @@ def _of_answer(opened: _Opened, answer: Answer) -> WebAnswer:
         script,
         answer.memory is None or answer.memory.fits,
     )
+
+
+def _plan_texts(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the plain values of a plan as the form writes them."""
+    texts = {True: "on", False: "off"}
+    return {
+        name: texts[value] if isinstance(value, bool) else str(value)
+        for name, value in plan.items()
+        if isinstance(value, bool | int | float | str) and value != ""
+    }
 
 
 def _can_be_launched(setting: Setting) -> bool:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foretrace import __version__
+from foretrace.basics.units import format_bytes
 from foretrace.hardware import presets as hardware_presets
 from foretrace.hardware.changes import FIGURES, PARTS
 from foretrace.inputs.option_texts import HOST_WHAT_IFS
 from foretrace.inputs.registry import kinds
 from foretrace.models import presets as model_presets
+from foretrace.report.glossary import TERMS
 from foretrace.server.examples import examples
 from foretrace.server.form_fields import MACHINE, SCENARIO, SEARCH, fields_json, input_fields
 
@@ -72,7 +74,8 @@ def start_page(upload_bytes: int, files: int) -> dict[str, Any]:
         "scenario": fields_json(SCENARIO.values()),
         "search": fields_json(SEARCH.values()),
         "what_ifs": what_ifs(),
-        "limits": {"upload_bytes": upload_bytes, "files": files},
+        "limits": {"upload_bytes": upload_bytes, "upload_text": format_bytes(upload_bytes), "files": files},
+        "glossary": dict(TERMS),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib import import_module
-from itertools import combinations
+from itertools import combinations, pairwise
 from pkgutil import iter_modules
 from typing import Final
 from xml.etree import ElementTree
@@ -27,6 +27,7 @@ from foretrace.report.design import (
     MEMORY_COLOURS,
     SERIES,
     SHORTER,
+    SURFACES,
     TONES,
     css_variables,
     heat_colour,
@@ -45,6 +46,28 @@ from foretrace.search.progress import SearchedPlan, SearchedPlans
 from plan_searches import search
 
 MIN_LIGHTNESS: Final = 7
+MIN_DISTANCE: Final = 7
+"""The distance of colours that touch, by CIEDE2000."""
+VISIONS: Final = {
+    "full": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]]
+    ),
+}
+"""How people see linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 15 (2009), table 1, severity 1.0."""
+TOUCHING: Final = (
+    ("compute", "recompute", "optimizer", "pp exposed", "tp exposed", "ep exposed", "dp exposed", "bubble", "host"),
+    ("forward", "backward"),
+    ("backward", "backward_weight"),
+    ("backward_input", "backward_weight"),
+)
+"""Parts in the order in which they are drawn next to each other."""
 AXES: Final = ("tp", "pp", "dp", "ep", "cp", "edp")
 
 
@@ -53,6 +76,60 @@ def lightness(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return float(116 * np.cbrt(0.2126 * red + 0.7152 * green + 0.0722 * blue) - 16)
+
+
+def linear_of(colour: str) -> np.ndarray:
+    """Returns the linear RGB of a colour."""
+    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def lab_of(linear: np.ndarray) -> np.ndarray:
+    """Returns the CIE L*a*b* of linear RGB under D65."""
+    matrix = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    white = np.array([0.95047, 1, 1.08883])
+    share = np.array(matrix) @ np.clip(linear, 0, 1) / white
+    x, y, z = np.where(share > 0.008856, np.cbrt(share), 7.787 * share + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def distance(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the CIEDE2000 distance: Sharma, Wu and Dalal, Color Research and Application 30 (2005)."""
+    (l1, a1, b1), (l2, a2, b2) = first, second
+    chroma = (np.hypot(a1, b1) + np.hypot(a2, b2)) / 2
+    grey = 0.5 * (1 - np.sqrt(chroma**7 / (chroma**7 + 25**7)))
+    c1, c2 = np.hypot(a1 * (1 + grey), b1), np.hypot(a2 * (1 + grey), b2)
+    h1, h2 = (np.degrees(np.arctan2(b, a * (1 + grey))) % 360 for a, b in ((a1, b1), (a2, b2)))
+    turn = (h2 - h1 + 180) % 360 - 180
+    hue = (h1 + turn / 2) % 360
+    light, mean = (l1 + l2) / 2, (c1 + c2) / 2
+    waves = (1, -0.17, -30), (2, 0.24, 0), (3, 0.32, 6), (4, -0.2, -63)
+    weight = 1 + sum(size * np.cos(np.radians(times * hue + shift)) for times, size, shift in waves)
+    by_light = (l2 - l1) / (1 + 0.015 * (light - 50) ** 2 / np.sqrt(20 + (light - 50) ** 2))
+    by_chroma = (c2 - c1) / (1 + 0.045 * mean)
+    by_hue = 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2)) / (1 + 0.015 * mean * weight)
+    turned = -2 * np.sqrt(mean**7 / (mean**7 + 25**7)) * np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2))))
+    return float(np.sqrt(by_light**2 + by_chroma**2 + by_hue**2 + turned * by_chroma * by_hue))
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_parts_that_touch_can_be_told_apart(scheme: str, vision: str) -> None:
+    named = {**SERIES, **TONES}
+    orders = [*([part_colour(part) for part in parts] for parts in TOUCHING), list(MEMORY_COLOURS.values())]
+    for order in orders:
+        for names in pairwise(order):
+            first, second = (lab_of(VISIONS[vision] @ linear_of(getattr(named[name], scheme))) for name in names)
+            assert distance(first, second) > MIN_DISTANCE, names
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["ink", "muted", "accent", "good", "bad"])
+def test_text_contrasts_with_what_it_lies_on(name: str, scheme: int) -> None:
+    for surface in ("page", "card", "raised"):
+        weights = np.array([0.2126, 0.7152, 0.0722])
+        low, high = sorted(float(weights @ linear_of(SURFACES[key][scheme])) for key in (name, surface))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, surface
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

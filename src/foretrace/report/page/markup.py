@@ -12,6 +12,7 @@ from typing import Any, Final
 from foretrace.basics.errors import printable
 from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.report.design import with_variables
+from foretrace.report.glossary import TERMS
 from foretrace.report.page.blocks import (
     Bar,
     Bars,
@@ -39,6 +40,10 @@ _SVG_SIZE: Final = re.compile(r'width="(\d+)" height="(\d+)"')
 _BAR_HEAD: Final = '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
 _TINTS: Final = (1.0, 0.6, 0.35, 0.8, 0.2, 0.47)
 """How opaque the parts of a stack are that share a colour, in turn; axes and phases have colours of their own."""
+_MAX_PRINTED: Final = 100
+"""Rows of a table that are folded away on the screen but printed."""
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[nµm]?s|min|h|%|[KMGT]i?B|[KMGTP]?FLOP/s)(?!\w))")
+"""The space between a number and its unit."""
 _TITLE_HEIGHT: Final = 36
 """Pixels at the top of a picture that its own title takes; on a page a heading says it."""
 
@@ -111,11 +116,14 @@ def _figures(block: KeyFigures) -> str:
 
 
 def _figure(figure: KeyFigure) -> str:
-    inner = tag("dt", text(figure.name)) + tag("dd", text(figure.value), class_=f"value {figure.tone}".strip())
+    inner = tag("dt", text(figure.name), title=TERMS.get(figure.name)) + tag(
+        "dd", text(figure.value), class_=f"value {figure.tone}".strip()
+    )
     if figure.share is not None:
-        inner += tag("dd", _length_svg(0.0, min(max(figure.share, 0.0), 1.0), "accent"), class_="meter")
+        colour = "bad" if figure.tone == "bad" or figure.share > 1.0 else "accent"
+        inner += tag("dd", _length_svg(0.0, min(max(figure.share, 0.0), 1.0), colour), class_="meter")
     if figure.remark:
-        inner += tag("dd", text(figure.remark), class_="remark")
+        inner += tag("dd", _UNIT.sub("\u00a0", text(figure.remark)), class_="remark")
     return tag("div", inner)
 
 
@@ -131,7 +139,8 @@ def _bars(block: Bars) -> str:
         cells = [
             tag("th", text(name), scope="col"),
             tag("th", text(value), scope="col", class_="number"),
-            *["<td></td>"] * (1 + shares),
+            *["<td></td>"] * shares,
+            tag("td", class_="length"),
         ]
         head = tag("thead", tag("tr", "".join([*cells, tag("th", text(remark), scope="col") if remarks else ""])))
     rows = "".join(_bar(bar, (low, span), remarks=remarks, shares=shares) for bar in block.bars)
@@ -142,12 +151,14 @@ def _bar(bar: Bar, scale: tuple[float, float], *, remarks: bool, shares: bool) -
     low, span = scale
     start, length = (min(bar.value, 0.0) - low) / span, abs(bar.value) / span
     cells = [
-        tag("th", text(bar.name), scope="row", data_options=bar.options or None),
+        tag("th", text(bar.name), scope="row", title=TERMS.get(bar.name), data_options=bar.options or None),
         tag("td", text(bar.text), class_="number"),
         *([tag("td", text(bar.share), class_="number")] if shares else []),
         tag("td", _length_svg(start, length, bar.colour), class_="length"),
     ]
-    return tag("tr", "".join([*cells, tag("td", text(bar.remark), class_="remark") if remarks else ""]))
+    return tag(
+        "tr", "".join([*cells, tag("td", _UNIT.sub("\u00a0", text(bar.remark)), class_="remark") if remarks else ""])
+    )
 
 
 def _length_svg(start: float, length: float, colour: str) -> str:
@@ -189,7 +200,10 @@ def _stacks(block: StackedBars) -> str:
     chart = tag("table", tag("tbody", "".join(rows)), class_="bars stacks")
     table = Table(
         ["", *(name for name, _ in block.parts)],
-        [[stack.name, *(write(value) if value > 0 else "" for value in stack.values)] for stack in block.stacks],
+        [
+            [stack.name, *(Cell(write(value), value) if value > 0 else "" for value in stack.values)]
+            for stack in block.stacks
+        ],
         right=range(1, len(block.parts) + 1),
         summary="the numbers",
     )
@@ -217,7 +231,7 @@ def _swatch(colour: str, tint: str = "") -> str:
 def _table(block: Table) -> str:
     right = set(block.right)
     head = "".join(
-        tag("th", text(name), scope="col", class_="number" if column in right else None)
+        tag("th", text(name), scope="col", class_="number" if column in right else None) if name else "<td></td>"
         for column, name in enumerate(block.head)
     )
     rows = [_row(row, right) for row in block.rows]
@@ -227,12 +241,14 @@ def _table(block: Table) -> str:
     shown = len(rows) if block.summary else block.shown
     bodies = tag("tbody", "".join(rows[:shown])) + (tag("tbody", "".join(rows[shown:])) if rows[shown:] else "")
     inner = tag("table", caption + tag("thead", tag("tr", head)) + bodies, data_sortable=True)
-    table = tag("div", inner, class_="scroll", role="region", aria_label=label)
+    table = tag("div", inner, class_="scroll", role="group", aria_label=label)
     if block.summary:
         return tag("details", tag("summary", text(block.summary)) + table)
     if not rows[shown:]:
         return table
-    return table + tag("details", tag("summary", f"{format_count(len(rows) - shown)} more rows"), class_="rest")
+    more = len(rows) - shown
+    kind = "rest long" if more > _MAX_PRINTED else "rest"
+    return table + tag("details", tag("summary", f"{format_count(more)} more rows"), class_=kind)
 
 
 def _row(row: Sequence[str | Cell], right: set[int]) -> str:

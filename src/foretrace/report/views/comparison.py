@@ -160,8 +160,9 @@ def _figures(comparison: Comparison) -> Table:
     for name, (first, second), text in figures:
         if first is None and second is None:
             continue
-        change = signed_percent((second - first) / first) if first and second is not None else ""
-        rows.append([name, *("" if value is None else text(value) for value in (first, second)), change])
+        share = (second - first) / first if first and second is not None else None
+        change = "" if share is None else Cell(signed_percent(share), share)
+        rows.append([name, *("" if value is None else Cell(text(value), value) for value in (first, second)), change])
     return Table(("", *_heads(comparison)[:2], "change"), rows, right=(1, 2, 3))
 
 
@@ -214,7 +215,8 @@ def _stages(comparison: Comparison) -> Table:
             if side is None:
                 cells += ["", ""]
             else:
-                cells += [Cell(format_time(side.mean_s), side.mean_s), range_text(side.least_s, side.most_s)]
+                least_to_most = Cell(range_text(side.least_s, side.most_s), side.least_s)
+                cells += [Cell(format_time(side.mean_s), side.mean_s), least_to_most]
         error = None if stage.mean is None else stage.mean.error
         rows.append([*cells, Cell(signed_percent(error), error or 0.0)])
     first, second = comparison.sides

@@ -16,6 +16,37 @@ import { formatTime } from "./times.js";
 
 /** The picture on paper: CSS pixels of its width and of a page, and pixels per CSS pixel. */
 const GANTT_PAPER = { width: 680, height: 900, ratio: 3 };
+/** By what share two steps may differ so that the part of one in view is of use in the other. */
+const GANTT_SIMILAR = 0.25;
+
+/**
+ * @typedef {{grouping: GanttGrouping, allRanks: boolean, onlyCritical: boolean, stepTime: number, low: number,
+ *   high: number, focus: string}} GanttSettings
+ *   What a reader has set in a chart. `low` and `high` are shares of the step, and `focus` is the key of the part that
+ *   has the focus.
+ */
+/** @type {WeakMap<Element, GanttView>} */
+const ganttViews = new WeakMap();
+/** @type {WeakMap<Element, GanttSettings>} settings for charts that are not drawn yet */
+const ganttInherited = new WeakMap();
+
+/**
+ * Gives the charts that replace others their settings and, until they are drawn, their heights.
+ * @param {Element} root
+ * @param {Element[]} before the charts that may be replaced
+ * @param {() => void} replace
+ */
+export function inheritGantt(root, before, replace) {
+  const settings = before.map((element) => ganttViews.get(element)?.settings() ?? ganttInherited.get(element));
+  const heights = before.map((element) => element.getBoundingClientRect().height);
+  replace();
+  root.querySelectorAll("[data-gantt]").forEach((element, place) => {
+    const inherited = settings[place];
+    if (!(element instanceof HTMLElement) || element === before[place] || !inherited) return;
+    ganttInherited.set(element, inherited);
+    element.style.minHeight = `${heights[place]}px`;
+  });
+}
 
 /**
  * Makes the chart in an element live.
@@ -27,8 +58,13 @@ export async function mountGantt(element) {
   try {
     const chart = await decodeGantt(JSON.parse(source.textContent ?? ""));
     source.remove();
-    new GanttView(element, chart);
+    const view = new GanttView(element, chart);
+    ganttViews.set(element, view);
+    const inherited = ganttInherited.get(element);
+    if (inherited) view.restore(inherited);
+    element.style.minHeight = "";
   } catch (error) {
+    element.style.minHeight = "";
     const reason = error instanceof Error ? error.message : String(error);
     const problem = `The chart cannot be drawn: ${reason}. The table below has its rows.`;
     element.append(ganttElement("p", "gantt-status", problem));
@@ -45,8 +81,8 @@ export class GanttView {
     this.scene = new GanttScene(chart, () => this.redraw());
     this.frame = 0;
     this.printing = false;
-    /** The part of the step in view before the page was printed. */
-    this.before = { low: 0, high: 0 };
+    /** What the reader had set before the page was printed. */
+    this.before = this.settings();
     /** @type {AbortController | null} */
     this.following = null;
 
@@ -61,6 +97,7 @@ export class GanttView {
     this.tip.setAttribute("aria-hidden", "true");
     this.status.setAttribute("aria-live", "polite");
     this.canvas.tabIndex = 0;
+    this.canvas.dataset.key = "pipeline";
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-roledescription", "timeline");
     this.canvas.setAttribute("aria-label", `Pipeline of a step of ${formatTime(chart.stepTime)}. ${GANTT_KEYS}`);
@@ -95,6 +132,7 @@ export class GanttView {
     const label = ganttElement("label", "gantt-check");
     const box = ganttElement("input");
     box.type = "checkbox";
+    box.dataset.key = "Critical path";
     box.addEventListener("change", () => {
       scene.onlyCritical = box.checked;
       this.redraw();
@@ -111,7 +149,7 @@ export class GanttView {
     for (const [text, title, act] of actions) {
       const button = ganttElement("button", "gantt-button", text);
       button.type = "button";
-      button.title = title;
+      button.dataset.key = button.title = title;
       if (text.length === 1) button.setAttribute("aria-label", title);
       button.addEventListener("click", act);
       buttons.append(button);
@@ -127,6 +165,7 @@ export class GanttView {
   addSelect(text, choices, choose) {
     const label = ganttElement("label", "gantt-choice", `${text} `);
     const select = ganttElement("select");
+    select.dataset.key = text;
     for (const [value, shown] of choices) {
       const option = ganttElement("option", "", shown);
       option.value = value;
@@ -155,7 +194,44 @@ export class GanttView {
     this.legend.replaceChildren(...entries);
   }
 
-  /** Follows the scheme of colours and printing, as long as the chart is part of the page. */
+  /**
+   * Returns what the reader has set.
+   * @returns {GanttSettings}
+   */
+  settings() {
+    const { grouping, allRanks, onlyCritical, low, high, chart } = this.scene;
+    const focused = document.activeElement;
+    const focus = focused instanceof HTMLElement && this.element.contains(focused) ? (focused.dataset.key ?? "") : "";
+    const shares = { low: low / chart.span, high: high / chart.span };
+    return { grouping, allRanks, onlyCritical, stepTime: chart.stepTime, focus, ...shares };
+  }
+
+  /**
+   * Sets what a reader had set in another chart. The focus comes back if nothing else has taken it.
+   * @param {GanttSettings} settings
+   */
+  restore({ grouping, allRanks, onlyCritical, stepTime, low, high, focus }) {
+    const { scene } = this;
+    const keyed = (/** @type {string} */ key) => this.element.querySelector(`[data-key="${CSS.escape(key)}"]`);
+    const [rows, ranks, path] = [keyed("Rows"), keyed("Ranks"), keyed("Critical path")];
+    scene.grouping = grouping;
+    if (rows instanceof HTMLSelectElement) rows.value = grouping;
+    if (ranks instanceof HTMLSelectElement) {
+      scene.allRanks = allRanks;
+      ranks.value = allRanks ? "all" : "main";
+    }
+    scene.onlyCritical = onlyCritical;
+    if (path instanceof HTMLInputElement) path.checked = onlyCritical;
+    scene.arrange();
+    const { span, stepTime: time } = scene.chart;
+    if (Math.abs(time / stepTime - 1) <= GANTT_SIMILAR) scene.show(low * span, high * span);
+    this.layOut();
+    const part = focus ? keyed(focus) : null;
+    const isFree = document.activeElement === document.body || document.activeElement?.localName === "main";
+    if (part instanceof HTMLElement && isFree) part.focus({ preventScroll: true });
+  }
+
+  /** Follows the scheme of colours, the resolution of the screen and printing, as long as the chart is part of the page. */
   followPage() {
     const { isConnected } = this.element;
     if (isConnected === Boolean(this.following)) return;
@@ -173,9 +249,23 @@ export class GanttView {
     observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme", "class"] });
     signal.addEventListener("abort", () => observer.disconnect());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle, { signal });
+    addEventListener("resize", () => this.layOut(), { signal });
+    this.followResolution(signal);
     addEventListener("beforeprint", () => this.print(true), { signal });
     addEventListener("afterprint", () => this.print(false), { signal });
     restyle();
+  }
+
+  /**
+   * Draws again when the window comes to a screen of another resolution, or the page is zoomed.
+   * @param {AbortSignal} signal
+   */
+  followResolution(signal) {
+    const changed = () => {
+      this.layOut();
+      if (!signal.aborted) this.followResolution(signal);
+    };
+    matchMedia(`(resolution: ${devicePixelRatio}dppx)`).addEventListener("change", changed, { signal, once: true });
   }
 
   /** Reads the colours of the page again. */
@@ -188,7 +278,8 @@ export class GanttView {
   }
 
   /**
-   * Shows the whole step in light colours, as wide as a page of paper, while the page is printed.
+   * Shows the whole step in light colours, as wide as a page of paper, while the page is printed. What is higher than
+   * a page is shown by stage.
    * @param {boolean} starts
    */
   print(starts) {
@@ -196,16 +287,25 @@ export class GanttView {
     const root = document.documentElement;
     this.printing = starts;
     if (starts) {
-      this.before = { low: scene.low, high: scene.high };
+      this.before = this.settings();
       const theme = root.dataset.theme;
       root.dataset.theme = "light";
       this.readPalette();
       if (theme === undefined) delete root.dataset.theme;
       else root.dataset.theme = theme;
       scene.showAll();
+      scene.stack(GANTT_PAPER.height);
+      if (scene.contentHeight > GANTT_PAPER.height) {
+        scene.grouping = "stage";
+        scene.allRanks = !scene.chart.lanes.some((lane) => lane.main);
+        scene.arrange();
+      }
     } else {
       this.readPalette();
-      scene.show(this.before.low, this.before.high);
+      scene.grouping = this.before.grouping;
+      scene.allRanks = this.before.allRanks;
+      scene.arrange();
+      scene.show(this.before.low * scene.chart.span, this.before.high * scene.chart.span);
     }
     this.layOut();
     this.draw();

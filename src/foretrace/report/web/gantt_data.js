@@ -1,4 +1,4 @@
-// Decodes the chart of a step, which report/page/gantt_chart.py packs, and writes times of its axis.
+// Decodes the chart of a step, which report/page/gantt_chart.py packs.
 
 /**
  * @typedef {{role: string, rank: number, ranks: number, lane: string, kind: string, axis: string, main: boolean,
@@ -16,21 +16,32 @@
  *   colours: GanttColour[], names: string[], bars: GanttBars, patterns: GanttOps & {first: Int32Array}}} GanttChart
  */
 
+/** @typedef {{type: keyof typeof GANTT_TYPES, data: string}} GanttPacked */
+/**
+ * @typedef {{step_time_s: number, begin_s: number, span_s: [number, number], tick_s: number, rows: GanttLane[],
+ *   colours: GanttColour[], names: string[], bars: Record<string, GanttPacked>,
+ *   patterns: Record<string, GanttPacked>}} GanttJson
+ *   What `GanttChart.to_json()` returns.
+ */
+
 const GANTT_TYPES = { u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array, i32: Int32Array };
 
 /**
  * Unpacks a chart.
- * @param {any} json what `GanttChart.to_json()` returns
+ * @param {GanttJson} json
  * @returns {Promise<GanttChart>}
  */
 export async function decodeGantt(json) {
-  /** @param {Record<string, any>} columns */
+  /**
+   * @param {Record<string, GanttPacked>} columns
+   * @returns {Promise<any>} arrays by the names of the columns
+   */
   const unpacked = async (columns) => {
     const entries = Object.entries(columns).map(async ([name, packed]) => [name, await unpackGantt(packed)]);
     return Object.fromEntries(await Promise.all(entries));
   };
   const [bars, patterns] = await Promise.all([unpacked(json.bars), unpacked(json.patterns)]);
-  const first = ganttOffsets(json.rows.map((/** @type {GanttLane} */ lane) => lane.bars));
+  const first = ganttOffsets(json.rows.map((lane) => lane.bars));
   const inner = ganttOffsets(patterns.ops);
   const [low, high] = json.span_s;
   return {
@@ -49,7 +60,7 @@ export async function decodeGantt(json) {
 
 /**
  * Unpacks a column of whole numbers.
- * @param {{type: keyof typeof GANTT_TYPES, data: string}} packed
+ * @param {GanttPacked} packed
  * @returns {Promise<GanttColumn>}
  */
 async function unpackGantt(packed) {
@@ -98,16 +109,4 @@ export function ganttAbove(values, low, high, limit) {
     else low = middle + 1;
   }
   return low;
-}
-
-/**
- * Writes a time on an axis: with a unit, and as many digits as the distance of two marks needs.
- * @param {number} seconds
- * @param {number} step the distance
- */
-export function ganttTime(seconds, step) {
-  const size = Math.max(Math.abs(seconds), step);
-  const [scale, unit] = size >= 1 ? [1, "s"] : size >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
-  const digits = Math.ceil(-Math.log10(step * scale) - 1e-9);
-  return `${(seconds * scale).toFixed(Math.min(9, Math.max(0, digits))).replace("-", "−")} ${unit}`;
 }

@@ -1,22 +1,25 @@
 // Paints a scene on a canvas: rows as pixels, then texts, frames, labels and the axis.
-import { ganttTime } from "./gantt_data.js";
 import { GanttLine } from "./gantt_line.js";
 import { GANTT_STRIP } from "./gantt_scene.js";
 import { GANTT_AXIS, GANTT_READABLE } from "./gantt_tracks.js";
-import { formatTime } from "./times.js";
+import { formatAxisTime, formatTime } from "./times.js";
 
 /** @typedef {import("./gantt_palette.js").GanttPalette} GanttPalette */
 /** @typedef {import("./gantt_scene.js").GanttScene} GanttScene */
 /** @typedef {import("./gantt_scene.js").GanttHit} GanttHit */
 /** @typedef {import("./gantt_tracks.js").GanttTrack} GanttTrack */
 
-const GANTT_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif';
 /** Distances in CSS pixels: left of labels, and the narrowest bar that may hold text. */
 const GANTT_PAD = 8;
 const GANTT_TEXT_WIDTH = 11;
 /** The largest type in bars; in low ones it is smaller, down to the least size, below which none is written. */
 const GANTT_TYPE = 11;
 const GANTT_MIN_TYPE = 9;
+/** The largest width, height and number of pixels of a canvas that all browsers draw. */
+const GANTT_MAX_SIDE = 16_384;
+const GANTT_MAX_PIXELS = 1 << 27;
+/** The distance between the end of the step, with its label, and other marks. */
+const GANTT_LABEL_GAP = 8;
 
 export class GanttPainter {
   /**
@@ -43,6 +46,9 @@ export class GanttPainter {
    */
   fit(ratio) {
     const { canvas, scene } = this;
+    const side = GANTT_MAX_SIDE / Math.max(scene.width, scene.height, 1);
+    const area = Math.sqrt(GANTT_MAX_PIXELS / Math.max(scene.width * scene.height, 1));
+    ratio = Math.min(ratio, side, area);
     const width = Math.max(1, Math.round(scene.width * ratio));
     const height = Math.max(1, Math.round(scene.height * ratio));
     const plot = Math.max(1, width - Math.round(scene.gutter * ratio));
@@ -184,8 +190,8 @@ export class GanttPainter {
       const [first, last] = scene.opsAfter(bar, scene.low);
       for (let op = first; op < last && bars.start[bar] + patterns.start[op] < scene.high; op++) {
         const colour = patterns.colour[op];
-        const own = [names[patterns.name[op]], colours[colour].sign];
-        this.writeText(own, { bar, op }, y + height, track.height - height, palette.text[colour + dim]);
+        const texts = [names[patterns.name[op]], colours[colour].sign];
+        this.writeText(texts, { bar, op }, y + height, track.height - height, palette.text[colour + dim]);
       }
     }
     this.context.textAlign = "left";
@@ -206,9 +212,9 @@ export class GanttPainter {
     const x1 = Math.min(scene.placeOf(end), scene.width);
     const size = Math.min(GANTT_TYPE, Math.floor(height));
     if (x1 - x0 < GANTT_TEXT_WIDTH || size < GANTT_MIN_TYPE) return;
-    const text = texts.find((each) => each.length * size * 0.6 + 4 <= x1 - x0);
+    const text = texts.find((candidate) => candidate.length * size * 0.6 + 4 <= x1 - x0);
     if (!text) return;
-    const font = `${size}px ${GANTT_FONT}`;
+    const font = `${size}px ${this.palette.font}`;
     if (context.font !== font) context.font = font;
     context.textAlign = "center";
     context.fillStyle = colour;
@@ -311,7 +317,7 @@ export class GanttPainter {
    */
   setLabelFont({ strong, thin }) {
     const size = thin && this.scene.grouping === "stage" ? GANTT_MIN_TYPE : 12;
-    this.context.font = `${strong ? "600 " : ""}${size}px ${GANTT_FONT}`;
+    this.context.font = `${strong ? "600 " : ""}${size}px ${this.palette.font}`;
     return size;
   }
 
@@ -333,39 +339,47 @@ export class GanttPainter {
     context.fillRect(0, 0, width, GANTT_AXIS);
     context.strokeStyle = palette.muted;
     context.fillStyle = palette.muted;
-    context.font = `11px ${GANTT_FONT}`;
+    context.font = `11px ${palette.font}`;
     context.lineWidth = 1;
     context.beginPath();
     context.moveTo(gutter, GANTT_AXIS - 0.5);
     context.lineTo(width, GANTT_AXIS - 0.5);
     const shown = (scene.high - scene.low) * chart.tick;
     const rough = (shown * 100) / scene.plotWidth();
-    const power = 10 ** Math.floor(Math.log10(rough));
+    // Marks are round numbers of the unit that they are written in.
+    const unit = rough >= 1800 ? 3600 : rough >= 30 ? 60 : 1;
+    const power = unit * 10 ** Math.floor(Math.log10(rough / unit));
     const step = power * (rough / power <= 2 ? 2 : rough / power <= 5 ? 5 : 10);
     const begin = chart.low + scene.low * chart.tick;
     // Where the axis shows a small part, labels count from its left end on, which is written there.
     const origin = step < Math.abs(begin) * 1e-4 ? Math.floor(begin / step) * step : 0;
     const end = Math.ceil((begin + shown - origin) / step);
     const stepEnd = scene.placeOf((chart.begin + chart.stepTime - chart.low) / chart.tick);
+    const isEndShown = stepEnd >= gutter && stepEnd <= width + 1;
+    const endLabel = `step ${formatTime(chart.stepTime)}`;
+    const endRight = Math.max(stepEnd, gutter + 90);
+    const endLeft = endRight - context.measureText(endLabel).width - GANTT_LABEL_GAP;
     for (let i = Math.ceil((begin - origin) / step); i < end; i++) {
       const x = scene.placeOf((origin + i * step - chart.low) / chart.tick);
       context.moveTo(Math.round(x) + 0.5, GANTT_AXIS - 6);
       context.lineTo(Math.round(x) + 0.5, GANTT_AXIS);
-      const label = `${origin ? "+" : ""}${ganttTime(i * step, step)}`;
+      const label = `${origin ? "+" : ""}${formatAxisTime(i * step, step)}`;
       const half = context.measureText(label).width / 2;
-      if (Math.abs(x - stepEnd) < half + 60 || x + half > width) continue;
+      const middle = Math.max(x, gutter + half);
+      const isCovered = isEndShown && middle + half > endLeft && middle - half < endRight + GANTT_LABEL_GAP;
+      if (isCovered || middle + half > width) continue;
       context.textAlign = "center";
-      context.fillText(label, Math.max(x, gutter + half), 10);
+      context.fillText(label, middle, 10);
     }
     context.stroke();
     context.fillStyle = palette.ink;
-    if (stepEnd >= gutter && stepEnd <= width + 1) {
+    if (isEndShown) {
       context.textAlign = "right";
-      context.fillText(`step ${formatTime(chart.stepTime)}`, Math.max(stepEnd, gutter + 90), 10);
+      context.fillText(endLabel, endRight, 10);
     }
     if (origin) {
       context.textAlign = "left";
-      context.fillText(`${ganttTime(origin, step)} +`, GANTT_PAD, 10);
+      context.fillText(`${formatAxisTime(origin, step)} +`, GANTT_PAD, 10);
     }
     context.textAlign = "left";
   }

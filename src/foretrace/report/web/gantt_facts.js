@@ -1,6 +1,5 @@
 // Says the facts of a bar in words.
-import { ganttTime } from "./gantt_data.js";
-import { formatTime } from "./times.js";
+import { formatAxisTime, formatTime } from "./times.js";
 
 /** @typedef {import("./gantt_scene.js").GanttScene} GanttScene */
 /** @typedef {import("./gantt_scene.js").GanttHit} GanttHit */
@@ -27,7 +26,7 @@ export function ganttFacts(scene, hit) {
   if (lane.role) facts.push(stage ? ["stage", stage[1]] : ["role", lane.role]);
   facts.push(["rank", ranks], ["lane", lane.lane]);
   const precision = 10 ** Math.floor(Math.log10(Math.max(end - start, 1) * tick) - 1);
-  facts.push(["start", ganttTime(low + start * tick, precision)], ["duration", formatTime((end - start) * tick)]);
+  facts.push(["start", formatAxisTime(low + start * tick, precision)], ["duration", formatTime((end - start) * tick)]);
   if (op >= 0) return facts;
   if (bars.wait[bar] > 0) facts.push(["waited before", formatTime(bars.wait[bar] * tick)]);
   if (bars.ops[bar] > 1) facts.push(["ops", bars.ops[bar].toLocaleString("en")]);

@@ -6,7 +6,7 @@ import { GANTT_LEVELS } from "./gantt_palette.js";
 
 /** @typedef {import("./gantt_palette.js").GanttPalette} GanttPalette */
 
-/** The shade of a column that is nearly empty: even the shortest bar is to be seen. */
+/** The shade of a column that is nearly empty: even the shortest bar is visible. */
 const GANTT_FAINTEST = 3;
 
 /** A line of pixels, into which bars are drawn in the order of their starts. */

@@ -4,7 +4,7 @@
 /** @typedef {[number, number, number]} GanttRgb */
 /**
  * @typedef {{key: string, card: string, ink: string, muted: string, back: number, levels: Uint32Array,
- *   edges: Uint32Array, text: string[], css: string[]}} GanttPalette
+ *   edges: Uint32Array, text: string[], css: string[], font: string}} GanttPalette
  *   The dimmed colours follow the full ones in `levels`, `edges` and `text`.
  */
 
@@ -51,6 +51,7 @@ export function readGanttPalette(element, meanings) {
     // Black or white, whichever contrasts more.
     text: all.map((rgb) => (luminanceOfRgb(rgb) > 0.179 ? "#000000" : "#ffffff")),
     css: colours.map((rgb) => `rgb(${rgb.join(" ")})`),
+    font: style.fontFamily,
   };
 }
 

@@ -227,7 +227,7 @@ export class GanttScene {
    */
   hitAt(x, y) {
     if (x < this.gutter) return null;
-    const track = this.tracks.find((each) => each.rows.length && y >= each.y && y < each.y + each.height);
+    const track = this.tracks.find(({ rows, y: top, height }) => rows.length && y >= top && y < top + height);
     if (!track) return null;
     const { start, end } = this.chart.bars;
     const tick = this.tickAt(x);
@@ -267,7 +267,7 @@ export class GanttScene {
   nextBar(direction) {
     const track = this.trackOf(this.selected);
     if (!track || !this.selected) {
-      const first = this.tracks.find((each) => each.rows.length);
+      const first = this.tracks.find(({ rows }) => rows.length);
       return first?.bars[Math.min(this.firstAfter(first, this.low), first.bars.length - 1)];
     }
     const place = track.bars.indexOf(this.selected.bar) + direction;
@@ -282,7 +282,7 @@ export class GanttScene {
   barBelow(direction) {
     const track = this.trackOf(this.selected);
     if (!track || !this.selected) return this.nextBar(direction);
-    const tracks = this.tracks.filter((each) => each.rows.length);
+    const tracks = this.tracks.filter(({ rows }) => rows.length);
     const next = tracks[tracks.indexOf(track) + direction];
     if (!next) return undefined;
     const place = this.firstAfter(next, this.chart.bars.start[this.selected.bar]);

@@ -60,6 +60,8 @@ export async function copyText(button, text) {
     copied = copyBySelection(text);
   }
   button.dataset.label ??= button.textContent ?? "";
+  // Its neighbours stay where they are, since somebody may be about to press one.
+  button.style.minWidth = `${button.offsetWidth}px`;
   button.textContent = copied ? "Copied" : "Copying is blocked";
   let status = button.nextElementSibling;
   if (!status?.matches(".copy-status")) {
@@ -144,12 +146,17 @@ function compareCells(first, second, sign) {
   return sign * String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
+/** A number, a share, or a range of them, which is sorted by its low end. */
+const PLAIN_NUMBER = /^([+-]?[\d.]+(?:e[+-]?\d+)?)(?:to[+-]?[\d.]+)?%?$/;
+
 /**
  * @param {HTMLTableCellElement | undefined} cell
  * @returns {number | string}
  */
 function cellValue(cell) {
   const text = cell?.textContent?.trim() ?? "";
-  const number = Number(cell?.dataset.sort ?? (text ? text.replace(/[, ]/g, "") : NaN));
-  return Number.isNaN(number) ? text : number;
+  const plain = PLAIN_NUMBER.exec(text.replace(/[,\s]/g, "").replaceAll("−", "-"))?.[1];
+  const number = Number(cell?.dataset.sort ?? plain ?? NaN);
+  if (Number.isNaN(number)) return text === "–" ? "" : text;
+  return number;
 }

@@ -36,3 +36,20 @@ function threeFigures(value) {
   }
   return value.toFixed(0);
 }
+
+/** The units of an axis: from which size on they are used, and seconds of one. */
+const AXIS_UNITS = [[7200, 3600, "h"], [600, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"], [0, 1e-6, "µs"]];
+
+/**
+ * Writes a time on an axis: with a unit, and as many digits as the distance of two marks needs.
+ * @param {number} seconds
+ * @param {number} step the distance
+ */
+export function formatAxisTime(seconds, step) {
+  const size = Math.max(Math.abs(seconds), step);
+  const units = /** @type {[number, number, string][]} */ (AXIS_UNITS);
+  const isUnit = (/** @type {[number, number, string]} */ [least, scale]) => size >= least || (scale > 1 && step >= scale);
+  const [, scale, unit] = units.find(isUnit) ?? units[units.length - 1];
+  const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9)));
+  return `${(seconds / scale).toFixed(digits).replace("-", "−")} ${unit}`;
+}

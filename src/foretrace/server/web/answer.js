@@ -4,7 +4,7 @@
 
 import { announce, byId, el, fill, keepingFocus, setHtml, show } from "./dom.js";
 import { DownloadMenu } from "./downloads.js";
-import { enliven, openedParts, reopen } from "./fragments.js";
+import { enliven, keepingState } from "./fragments.js";
 import { copyText } from "./report.js";
 import { changes, isSame, remember, signed } from "./state.js";
 import { formatTime } from "./times.js";
@@ -27,6 +27,7 @@ const ANNOUNCED_MS = 10_000;
  * @property {(line: string, question: Question | undefined) => void} apply  tries a change of the job of a question
  * @property {(first: string, second: string) => void} compare
  * @property {() => void} dropComparison
+ * @property {() => void} moved  what is pinned, or whether the difference is on show, has changed
  */
 
 /**
@@ -37,6 +38,31 @@ const ANNOUNCED_MS = 10_000;
  */
 export function isComparable(answer) {
   return answer?.downloads.includes("saved") ?? false;
+}
+
+/** The share of a figure below which a change of it is none. */
+const MIN_CHANGE = 5e-5;
+
+/**
+ * Returns the change from one answer to another: of the step, or of the rate where a step does other work.
+ *
+ * @param {Summary} first
+ * @param {Summary} second
+ * @returns {{text: string, tone: "good" | "bad" | ""} | null}  null where the answers have no figures to compare
+ */
+function changeOf(first, second) {
+  if (!first.step_time_s || !second.step_time_s) return null;
+  const isSameWork = (first.tokens_per_step ?? null) === (second.tokens_per_step ?? null);
+  const isRate = !isSameWork && Boolean(first.tokens_per_s_per_gpu && second.tokens_per_s_per_gpu);
+  if (!isSameWork && !isRate) return { text: "other work in a step", tone: "" };
+  const from = isRate ? Number(first.tokens_per_s_per_gpu) : first.step_time_s;
+  const to = isRate ? Number(second.tokens_per_s_per_gpu) : second.step_time_s;
+  const change = to / from - 1;
+  const unit = isRate ? " tokens/s per GPU" : "";
+  if (Math.abs(change) < MIN_CHANGE) return { text: isRate ? `no other rate: ${Math.round(to)}${unit}` : "no difference", tone: "" };
+  const share = signed(100 * change, (size) => `${size < 0.1 ? size.toPrecision(1) : size.toFixed(1)} %`);
+  const isBetter = isRate ? change > 0 : change < 0;
+  return { text: isRate ? `${share}${unit}` : `${signed(to - from, formatTime)}, ${share}`, tone: isBetter ? "good" : "bad" };
 }
 
 /** The answer side of the page. */
@@ -51,6 +77,8 @@ export class AnswerPane {
     this.step = byId("step-figure");
     this.change = byId("step-change");
     this.title = byId("step-title");
+    this.misfit = byId("step-misfit");
+    this.held = byId("held-note");
     this.status = byId("status");
     this.progress = byId("progress");
     this.problemBox = byId("problem");
@@ -68,6 +96,14 @@ export class AnswerPane {
     this.before = null;
     /** @type {{summary: Summary, question: Question} | null} what is on show */
     this.shown = null;
+    /** Whether the answer on show is that of an earlier question than the one that has failed. */
+    this.isHeld = false;
+    /** Whether the difference is to be shown as soon as both answers are there. */
+    this.wantsDifference = false;
+    // What is scrolled to the top stops below the bar, whose height depends on what it says.
+    new ResizeObserver(() => {
+      document.documentElement.style.setProperty("--bar-height", `${this.bar.offsetHeight}px`);
+    }).observe(this.bar);
     this.timer = 0;
     this.announcedAt = -ANNOUNCED_MS;
     this.connect();
@@ -76,7 +112,7 @@ export class AnswerPane {
   connect() {
     this.cancelButton.addEventListener("click", () => this.listener.cancel());
     this.pinButton.addEventListener("click", () => (this.answer ? this.pin(this.answer) : undefined));
-    this.linkButton.addEventListener("click", () => void copyText(this.linkButton, this.link()));
+    this.linkButton.addEventListener("click", () => void copyText(this.linkButton, location.href));
     this.commandButton.addEventListener("click", () => void copyText(this.commandButton, this.answer?.command ?? ""));
     this.differenceButton.addEventListener("click", () => this.askDifference());
     byId("main").addEventListener("click", (event) => {
@@ -89,19 +125,15 @@ export class AnswerPane {
     });
   }
 
-  /** Returns the address that restores what is shown, the pinned answer included. */
-  link() {
-    const isPlain = !this.pinned || !/^#[qa]=/.test(location.hash);
-    return isPlain ? location.href : `${location.href}&pin=${this.pinned?.answer}`;
-  }
-
   /**
    * Shows that a question is being answered; the answer before stays, dimmed.
    *
    * @param {string} text
    */
   wait(text) {
-    this.before = this.shown;
+    this.before = this.shown ?? this.before;
+    this.isHeld = false;
+    show(this.held, false);
     this.listener.dropComparison();
     for (const box of [this.current, this.bar, this.differenceBox]) {
       box.setAttribute("aria-busy", "true");
@@ -112,7 +144,18 @@ export class AnswerPane {
     this.progress.classList.add("running");
     this.say(text);
     clearTimeout(this.timer);
+    this.showStopping(false);
     this.timer = setTimeout(() => show(this.cancelButton, true), CANCEL_AFTER_MS);
+  }
+
+  /**
+   * Shows that what runs is about to end.
+   *
+   * @param {boolean} isStopping
+   */
+  showStopping(isStopping) {
+    this.cancelButton.disabled = isStopping;
+    if (isStopping) this.say("stopping …");
   }
 
   /**
@@ -135,29 +178,40 @@ export class AnswerPane {
     this.progress.classList.remove("running");
     this.say("");
     for (const box of [this.current, this.bar, this.differenceBox]) box.removeAttribute("aria-busy");
-    this.differenceBox.classList.remove("stale");
   }
 
   /** Takes the dimming off. */
   freshen() {
     this.current.classList.remove("stale", "partly", "held");
     this.bar.classList.remove("stale", "held");
+    this.isHeld = false;
+    show(this.held, false);
   }
 
   /**
    * Shows that there is no complete answer: an answer of an earlier question stays and is marked as such. If the first
    * part of the new one has come, only that stays.
+   *
+   * @param {"failed" | "cancelled"} reason
    */
-  hold() {
+  hold(reason) {
+    this.rest();
     if (this.current.classList.contains("partly")) {
       for (const section of this.current.querySelectorAll("article > section:not(.fresh)")) section.remove();
       this.freshen();
+      this.hideDifference();
+      this.say(reason === "cancelled" ? "cancelled: this is the first part of the answer, Enter asks for all of it" : "");
       return;
     }
-    for (const box of [this.current, this.bar]) {
+    const isAnswer = this.current.childElementCount > 0 && this.shown !== null;
+    for (const box of [this.current, this.bar, this.differenceBox]) {
       box.classList.remove("stale");
-      box.classList.add("held");
+      box.classList.toggle("held", isAnswer);
     }
+    this.isHeld = isAnswer && reason === "failed";
+    show(this.held, isAnswer);
+    this.showActions();
+    if (reason === "cancelled") this.say("cancelled");
   }
 
   /** Shows nothing. */
@@ -168,6 +222,7 @@ export class AnswerPane {
     fill(this.current);
     this.answer = null;
     this.shown = null;
+    this.before = null;
     this.showProblem(null);
     this.showActions();
   }
@@ -185,10 +240,10 @@ export class AnswerPane {
     const article = this.current.querySelector("article.answer");
     const parts = [...quick.querySelectorAll("article.answer > section[id]")];
     const places = parts.map((part) => article?.querySelector(`:scope > section[id="${CSS.escape(part.id)}"]`) ?? null);
-    keepingFocus(() => {
+    keepingState(this.current, () => {
       if (article && places.length > 0 && places.every((place) => place !== null)) {
-        const [old, now] = [article.querySelector(":scope > header"), quick.querySelector("article.answer > header")];
-        if (old && now) old.replaceWith(now);
+        const header = quick.querySelector("article.answer > header");
+        if (header) article.querySelector(":scope > header")?.replaceWith(header);
         parts.forEach((part, index) => {
           part.classList.add("fresh");
           places[index]?.replaceWith(part);
@@ -200,7 +255,7 @@ export class AnswerPane {
       }
       enliven(this.current);
     });
-    this.bar.classList.remove("stale");
+    this.bar.classList.remove("stale", "held");
     // Until the whole answer has come, there is nothing to keep, to copy or to download.
     this.answer = null;
     this.showActions();
@@ -213,14 +268,13 @@ export class AnswerPane {
    * @param {string} html
    */
   showFront(html) {
-    const opened = openedParts(this.current);
-    keepingFocus(() => {
+    keepingState(this.current, () => {
       setHtml(this.current, html, "current-");
-      reopen(this.current, opened);
       enliven(this.current);
     });
     this.freshen();
     // The front is not an answer, and the figures are those of the question before.
+    show(this.misfit, false);
     this.step.textContent = "";
     this.title.textContent = "";
     this.change.textContent = "";
@@ -238,10 +292,8 @@ export class AnswerPane {
   showAnswer(answer, question) {
     this.answer = { ...answer, question };
     const position = window.scrollY;
-    const opened = openedParts(this.current);
-    keepingFocus(() => {
+    keepingState(this.current, () => {
       setHtml(this.current, answer.html, "current-");
-      reopen(this.current, opened);
       enliven(this.current);
     });
     window.scrollTo({ top: position, behavior: "instant" });
@@ -251,6 +303,14 @@ export class AnswerPane {
     this.showFigures(answer.summary, question);
     this.showActions();
     if (!this.differenceBox.hidden) this.followDifference(question);
+    this.showWantedDifference();
+  }
+
+  /** Shows the difference that a link asks for, once both answers are there. */
+  showWantedDifference() {
+    if (!this.wantsDifference || !isComparable(this.pinned) || !isComparable(this.answer)) return;
+    this.wantsDifference = false;
+    if (this.pinned?.answer !== this.answer?.answer) this.askDifference();
   }
 
   /**
@@ -260,38 +320,45 @@ export class AnswerPane {
   showFigures(summary, question) {
     this.step.textContent = summary.step_text;
     this.title.textContent = summary.title;
-    const difference = this.difference(summary, question);
-    fill(this.change, ...difference.parts);
-    this.change.className = `step-change ${difference.tone}`;
+    this.title.title = summary.title;
+    show(this.misfit, summary.fits === false);
     this.shown = { summary, question };
-    announce([summary.step_text && `Step ${summary.step_text}`, difference.sentence].filter(Boolean).join(", "));
+    const sentence = this.showChange();
+    const misfit = summary.fits === false ? "does not fit" : "";
+    announce([summary.step_text && `Step ${summary.step_text}`, misfit, sentence].filter(Boolean).join(", "));
     document.title = `${summary.step_text ? `${summary.step_text} · ` : ""}${summary.title} · Foretrace`;
   }
 
   /**
-   * Returns what changed since the answer before, as parts of the bar and as a sentence.
+   * Shows what changed since the pinned answer, or since the answer before, and returns it as a sentence.
    *
-   * @param {Summary} summary
-   * @param {Question} question
-   * @returns {{parts: (Node | string)[], tone: string, sentence: string}}
+   * @returns {string}
    */
-  difference(summary, question) {
-    const before = this.before;
-    if (!before || before.summary.kind !== summary.kind) return { parts: [], tone: "", sentence: "" };
-    const [was, is] = [before.summary.step_time_s, summary.step_time_s];
-    if (!was || !is) return { parts: [], tone: "", sentence: "" };
-    const why = changes(before.question, question);
-    if (why.length === 0) return { parts: [], tone: "", sentence: "" };
-    const reason = el("span", { class: "why" }, why.slice(0, 2).join(", ") + (why.length > 2 ? ", …" : ""));
-    if (Math.abs(is / was - 1) < 5e-5) return { parts: ["no difference", reason], tone: "", sentence: "no difference" };
-    const share = signed(100 * (is / was - 1), (size) => `${size < 0.1 ? size.toPrecision(1) : size.toFixed(1)} %`);
-    const text = `${signed(is - was, formatTime)}, ${share}`;
-    return { parts: [text, reason], tone: is < was ? "good" : "bad", sentence: text };
+  showChange() {
+    const { pinned, before, shown } = this;
+    const bases = [
+      pinned?.question ? { summary: pinned.summary, question: pinned.question, name: "pinned" } : null,
+      before && { ...before, name: "your last answer" },
+    ];
+    fill(this.change);
+    this.change.className = "step-change";
+    if (!shown) return "";
+    for (const base of bases) {
+      if (!base || base.summary.kind !== shown.summary.kind) continue;
+      const reasons = changes(base.question, shown.question);
+      const change = reasons.length > 0 ? changeOf(base.summary, shown.summary) : null;
+      if (!change) continue;
+      const why = `against ${base.name}: ${reasons.slice(0, 2).join(", ")}${reasons.length > 2 ? ", …" : ""}`;
+      fill(this.change, change.text, el("span", { class: "why", title: reasons.join(", ") }, why));
+      this.change.classList.add(...[change.tone].filter(Boolean));
+      return `${change.text} against ${base.name}`;
+    }
+    return "";
   }
 
   /** Shows what can be done with the answer on show. */
   showActions() {
-    const { answer } = this;
+    const answer = this.isHeld ? null : this.answer;
     this.pinButton.disabled = !answer;
     this.commandButton.disabled = !answer?.command;
     this.linkButton.disabled = false;
@@ -348,7 +415,10 @@ export class AnswerPane {
     show(this.pinnedBox, true);
     byId("columns").classList.add("two");
     this.showActions();
+    this.showChange();
+    this.listener.moved();
     announce("Pinned");
+    this.showWantedDifference();
   }
 
   unpin() {
@@ -359,6 +429,8 @@ export class AnswerPane {
     byId("columns").classList.remove("two");
     this.hideDifference();
     this.showActions();
+    this.showChange();
+    this.listener.moved();
     (this.pinButton.disabled ? byId("main") : this.pinButton).focus({ preventScroll: true });
   }
 
@@ -392,20 +464,27 @@ export class AnswerPane {
       "Close",
     );
     const head = el("div", { class: "column-head" }, el("strong", {}, "Difference"), close);
-    fill(this.differenceBox, head, ...content.childNodes);
-    enliven(this.differenceBox);
+    keepingState(this.differenceBox, () => {
+      fill(this.differenceBox, head, ...content.childNodes);
+      enliven(this.differenceBox);
+    });
+    this.differenceBox.classList.remove("stale", "held");
     if (this.differenceBox.hidden) {
       show(this.differenceBox, true);
       this.differenceBox.scrollIntoView({ block: "start" });
       this.differenceBox.focus({ preventScroll: true });
+      this.listener.moved();
     }
   }
 
   hideDifference() {
     this.listener.dropComparison();
+    if (this.differenceBox.hidden) return;
     keepingFocus(() => {
       show(this.differenceBox, false);
       fill(this.differenceBox);
     });
+    this.differenceBox.classList.remove("stale", "held");
+    this.listener.moved();
   }
 }

@@ -54,7 +54,8 @@
  * @property {Field[]} scenario
  * @property {Field[]} search
  * @property {WhatIf[]} what_ifs
- * @property {{upload_bytes: number, files: number}} limits
+ * @property {Record<string, string>} [glossary]  what the terms of the page mean, in a sentence each
+ * @property {{upload_bytes: number, upload_text: string, files: number}} limits
  */
 /**
  * @typedef {object} Summary
@@ -63,6 +64,11 @@
  * @property {[number, number] | null} band_s
  * @property {string} step_text
  * @property {string} kind
+ * @property {boolean} fits  whether the job fits into memory
+ * @property {number | null} tokens_per_step
+ * @property {number | null} tokens_per_s_per_gpu
+ * @property {number | null} gpus
+ * @property {Record<string, string>} plan  the values of the plan, those that were chosen included, by field
  */
 /**
  * An answer with what the page can do with it.
@@ -88,15 +94,26 @@
  * @property {boolean} needs_cluster
  */
 /** @typedef {{answer: string, title: string, step_text: string, kind: string, at: number, downloads: string[]}} Past */
-/** @typedef {{html: string, summary: Summary}} Quick */
+/**
+ * The events of a job, and what each holds.
+ *
+ * @typedef {object} EventMap
+ * @property {{position: number}} queued
+ * @property {{text: string}} progress
+ * @property {{html: string, summary: Summary}} quick
+ * @property {{html: string}} front
+ * @property {FullAnswer} answer
+ * @property {Problem} failed
+ * @property {object} cancelled
+ */
 /**
  * The functions of a page for each event of a job.
  *
  * @typedef {object} JobListener
  * @property {(position: number) => void} queued
  * @property {(text: string) => void} progress
- * @property {(quick: Quick) => void} quick
- * @property {(front: {html: string}) => void} front
+ * @property {(quick: EventMap["quick"]) => void} quick
+ * @property {(front: EventMap["front"]) => void} front
  * @property {(answer: FullAnswer) => void} answer
  * @property {(problem: Problem) => void} failed
  * @property {() => void} cancelled
@@ -165,7 +182,7 @@ function problemOfText(text, status) {
     const problem = JSON.parse(text).error;
     if (problem && typeof problem.message === "string") return problem;
   } catch {
-    // The body is no JSON: a proxy may have answered.
+    // The body is not JSON: a proxy may have answered.
   }
   return { code: `http-${status}`, message: `the server answered with status ${status}` };
 }
@@ -205,8 +222,9 @@ export async function cancelJob(job) {
 export function followJob(job, listener, lost) {
   const source = new EventSource(`/api/jobs/${encodeURIComponent(job)}/events`);
   /**
-   * @param {string} name
-   * @param {(content: any) => void} act
+   * @template {keyof EventMap} Name
+   * @param {Name} name
+   * @param {(content: EventMap[Name]) => void} act
    * @param {boolean} [last]
    */
   const on = (name, act, last = false) => {
@@ -228,6 +246,24 @@ export function followJob(job, listener, lost) {
     lost();
   });
   return () => source.close();
+}
+
+/**
+ * Returns whether the server still has the events of a job.
+ *
+ * @param {string} job
+ * @returns {Promise<boolean>}
+ */
+export async function isJobKnown(job) {
+  const ending = new AbortController();
+  try {
+    const { ok } = await fetch(`/api/jobs/${encodeURIComponent(job)}/events`, { signal: ending.signal });
+    return ok;
+  } catch {
+    return false;
+  } finally {
+    ending.abort();
+  }
 }
 
 /**
@@ -269,7 +305,7 @@ export function putFile(upload, number, file, signal, sent) {
 }
 
 /**
- * Opens an upload as an input, again where it was open already.
+ * Opens an upload as an input; opens it again if needed.
  *
  * @param {string} upload
  * @returns {Promise<Opened>}

@@ -4,13 +4,14 @@
 
 import { AnswerPane } from "./answer.js";
 import { getAnswer, getStart, openUpload, ProblemError } from "./api.js";
-import { Asking, problemOf } from "./asking.js";
+import { Asking, problemOf, queueText } from "./asking.js";
 import { announce, byId, el, fill, show } from "./dom.js";
+import { readFlags } from "./flags.js";
 import { QuestionForm } from "./form.js";
 import { connectDialogs, connectDrop, connectTheme, keepAddress } from "./frame.js";
 import { HistoryDialog } from "./history.js";
 import { PlanRun } from "./plan_run.js";
-import { completed, isSame, questionHash, readHash, remember, remembered } from "./state.js";
+import { completed, isSame, placeHash, questionHash, readHash, remember, remembered } from "./state.js";
 import { sendFiles } from "./upload.js";
 
 /** @typedef {import("./api.js").FullAnswer} FullAnswer */
@@ -18,9 +19,12 @@ import { sendFiles } from "./upload.js";
 /** @typedef {import("./api.js").Question} Question */
 /** @typedef {import("./api.js").Start} Start */
 /** @typedef {"push" | "keep"} Address  whether a state is a step of the browser's history */
+/** @typedef {{label: string, act: () => void}} Repair  a button next to a problem */
 
 /** How long a text may still be typed before it is asked. */
 const TYPING_MS = 250;
+/** The state of the browser's history at every place that the page itself has made. */
+const OWN = { own: true };
 /** Changes of one field within this time are one step of the browser's history. */
 const SAME_STEP_MS = 1500;
 /** Problems of the server rather than of the question: the same question may succeed when it is asked again. */
@@ -54,11 +58,12 @@ class App {
       apply: (line, question) => this.apply(line, question ?? this.form.question()),
       compare: (first, second) => this.compare(first, second),
       dropComparison: () => this.comparing.drop(),
+      moved: () => this.keepPlace(),
     });
     this.planRun = new PlanRun(this.pane, {
       say: (text) => this.pane.say(text),
       answer: (answer, question) => this.showAnswer(answer, question),
-      failed: (problem) => this.fail(problem),
+      failed: (problem, question) => this.fail(problem, this.askAgain(question)),
       cancelled: () => this.showCancelled(),
       resume: (question) => this.resumeSearch(question),
       open: (answer) => void this.openAnswer(answer, "push"),
@@ -88,7 +93,11 @@ class App {
     });
     byId("open-history").addEventListener("click", () => void this.history.open());
     byId("start-open").addEventListener("click", () => this.form.chooseFiles());
-    window.addEventListener("popstate", () => this.restore());
+    window.addEventListener("popstate", ({ state }) => {
+      // A link that is opened in this window has no state. It brings its pinned answer along; going back does not.
+      if (state === null) this.bringPinned();
+      this.restore();
+    });
     window.addEventListener("online", () => {
       for (const asking of [this.asking, this.comparing, this.planRun.asking]) asking.retryNow();
     });
@@ -101,7 +110,10 @@ class App {
     document.addEventListener("click", (event) => keepAddress(event));
     connectDialogs();
     connectTheme();
-    connectDrop((files) => void this.upload(files));
+    connectDrop({
+      take: (files) => void this.upload(files),
+      failed: (error) => this.fail({ ...problemOf(error), code: "unreadable-file", hint: "drop the files themselves" }),
+    });
   }
 
   /** Fills the cards of the start page. */
@@ -120,6 +132,8 @@ class App {
       ),
     );
     fill(byId("examples"), ...cards);
+    const terms = Object.entries(this.start.glossary ?? {});
+    fill(byId("glossary"), ...terms.flatMap(([term, meaning]) => [el("dt", {}, term), el("dd", {}, meaning)]));
   }
 
   /**
@@ -136,23 +150,57 @@ class App {
     return () => turn === this.turn;
   }
 
+  /**
+   * Begins something other than a question: the question that is being answered is dropped, and a search goes on in the
+   * background. Returns whether what begins is still wanted.
+   *
+   * @returns {() => boolean}
+   */
+  leave() {
+    const isWanted = this.begin();
+    this.asking.drop();
+    this.planRun.hide();
+    return isWanted;
+  }
+
   /** Cancels what the reader waits for. */
   cancel() {
-    if (this.planRun.isShown && this.planRun.asking.isWaiting) this.planRun.asking.cancel();
-    else if (this.asking.isWaiting) this.asking.cancel();
+    if (this.planRun.isShown && this.planRun.asking.isWaiting) void this.stop(this.planRun.asking);
+    else if (this.asking.isWaiting) void this.stop(this.asking);
     else if (this.uploading) {
       this.begin();
       this.showCancelled();
     }
   }
 
+  /**
+   * Cancels a question, and says so until it has ended.
+   *
+   * @param {Asking} asking
+   */
+  async stop(asking) {
+    this.pane.showStopping(true);
+    const problem = await asking.cancel();
+    if (problem === null) return;
+    this.pane.showStopping(false);
+    this.pane.showProblem(problem, [{ label: "Cancel", act: () => void this.stop(asking) }]);
+  }
+
+  /** Pins the answer that the address names, and otherwise the one that this browser remembers. */
+  bringPinned() {
+    const { pin, isDifferent } = readHash(location.hash);
+    this.pane.wantsDifference = isDifferent ?? false;
+    const id = pin ?? remembered("pinned");
+    if (id && id !== this.pane.pinned?.answer) void this.pin(id);
+  }
+
   /** Shows what the address says: a question, an answer, or the start. */
   restore() {
     const place = readHash(location.hash);
-    if (place.pin && place.pin !== this.pane.pinned?.answer) void this.pin(place.pin);
     if (place.answer) void this.openAnswer(place.answer, "keep");
     else if (place.question) void this.restoreQuestion(place.question);
     else this.showStart();
+    this.keepPlace();
     if (place.isBroken) {
       const message = "The link is incomplete: it was cut or changed on its way.";
       this.fail({ code: "bad-link", message, hint: "copy it again, or fill in the form" });
@@ -160,9 +208,7 @@ class App {
   }
 
   showStart() {
-    this.begin();
-    this.asking.drop();
-    this.planRun.hide();
+    this.leave();
     this.pane.clear();
     this.question = null;
     this.form.show(FIRST);
@@ -180,13 +226,18 @@ class App {
       this.resumeSearch(question);
       return;
     }
-    const isWanted = this.begin();
+    const known = this.planRun.answers.get(questionHash(question));
+    if (known !== undefined) {
+      await this.openAnswer(known, "keep");
+      return;
+    }
+    const isWanted = this.leave();
     try {
       await this.openFiles(question);
     } catch (error) {
       if (!isWanted()) return;
       this.form.show(question);
-      this.fail(problemOf(error));
+      this.fail(problemOf(error), { label: "Try again", act: () => void this.restoreQuestion(question) });
       return;
     }
     if (!isWanted()) return;
@@ -242,10 +293,11 @@ class App {
       quick: ({ html, summary }) => {
         this.clearProblem();
         this.pane.showQuick(html, summary, question);
+        this.form.showChosen(summary.plan ?? {});
       },
       front: () => undefined,
       answer: (answer) => this.showAnswer(answer, question),
-      failed: (problem) => this.fail(problem),
+      failed: (problem) => this.fail(problem, this.askAgain(question)),
       cancelled: () => this.showCancelled(),
       offline: (message, wait_s) => this.pane.say(`${message}. Trying again in ${wait_s} s.`),
       online: () => this.pane.say(""),
@@ -259,14 +311,22 @@ class App {
   showAnswer(answer, question) {
     this.clearProblem();
     this.pane.showAnswer(answer, question);
+    this.form.showChosen(answer.summary.plan ?? {});
     // The link of a search leads to its answer: who opens it wants to see the plans, not to search again.
-    if (question.ask === "plan") history.replaceState(null, "", `#a=${answer.answer}`);
+    if (question.ask === "plan") this.replacePlace(`#a=${answer.answer}`);
+  }
+
+  /**
+   * @param {Question} question
+   * @returns {Repair}
+   */
+  askAgain(question) {
+    return { label: "Ask again", act: () => this.ask(question, "keep") };
   }
 
   showCancelled() {
-    this.pane.rest();
-    this.pane.hold();
-    this.pane.say("cancelled");
+    this.pane.hold("cancelled");
+    this.showBar();
     this.question = null;
   }
 
@@ -281,30 +341,55 @@ class App {
     show(byId("figures"), true);
   }
 
-  /** @param {Problem} problem */
-  fail(problem) {
-    this.showResult();
-    this.pane.rest();
-    this.pane.hold();
-    this.pane.showProblem(problem, this.repairs(problem));
+  /** Shows the bar of figures with the start page, or with an answer where there is one. */
+  showBar() {
+    const isEmpty = byId("current").childElementCount === 0;
+    show(byId("start"), isEmpty);
+    show(byId("result"), !isEmpty);
+    show(byId("figures"), true);
+  }
+
+  /**
+   * Shows a problem; the answer before stays.
+   *
+   * @param {Problem} problem
+   * @param {Repair} [again]  tries again what failed
+   */
+  fail(problem, again) {
+    this.showBar();
+    this.pane.hold("failed");
+    const isOfServer = OF_THE_SERVER.includes(problem.code) || problem.code.startsWith("http-");
+    this.pane.showProblem(this.form.placed(problem), again && isOfServer ? [again] : this.repairs(problem));
     this.form.mark(problem, "problem-message");
   }
 
   /**
-   * Returns buttons for the changes that a hint proposes (`--tp 2 or --tp 4 runs`), or one that asks again.
+   * Returns buttons for the changes that a problem proposes: `--tp 2 or --tp 4 runs`, `did you mean fp8?`.
    *
    * @param {Problem} problem
-   * @returns {{label: string, act: () => void}[]}
+   * @returns {Repair[]}
    */
   repairs(problem) {
-    const { question } = this;
-    if (question && (OF_THE_SERVER.includes(problem.code) || problem.code.startsWith("http-")))
-      return [{ label: "Ask again", act: () => this.ask(question, "keep") }];
+    const meant = /did you mean (?:--?\S+ )?'?([\w.:/-]+)'?\?/.exec(`${problem.message} ${problem.hint ?? ""}`)?.[1];
+    const named = meant === undefined ? null : this.form.withNamed(problem, meant);
+    if (named) return [{ label: `Use ${meant}`, act: () => this.show(named) }];
     if (this.form.input.model === undefined || !/\bruns?\b/.test(problem.hint ?? "")) return [];
     const lines = [...(problem.hint ?? "").matchAll(/--[a-z][\w-]* [\w.]+/g)].map(([line]) => line);
     return lines
       .filter((line) => Object.keys(this.form.readFlags(line)).length > 0)
       .map((line) => ({ label: `Use ${line}`, act: () => this.apply(line, this.form.question()) }));
+  }
+
+  /**
+   * Shows a question in the form, and asks it.
+   *
+   * @param {Question} question
+   */
+  show(question) {
+    this.form.show(question);
+    this.ask(question, "push");
+    // The button that was pressed goes with what it stands in.
+    byId("main").focus({ preventScroll: true });
   }
 
   /**
@@ -322,14 +407,11 @@ class App {
     const whatIfs = [...added.matchAll(/--what-if (\S+)/g)].map(([, text]) => text);
     const known = Array.isArray(question.scenario.what_if) ? question.scenario.what_if : [];
     if (whatIfs.length > 0) question.scenario.what_if = [...known, ...whatIfs];
-    this.form.show(question);
-    this.ask(question, "push");
-    // The button that was pressed goes with the answer that it stands in.
-    byId("main").focus({ preventScroll: true });
+    this.show(question);
   }
 
   /**
-   * Fills the form with a plan that a search has listed, and asks for its step.
+   * Fills the form with a plan that a search has listed, and asks for its step. The form may show another input.
    *
    * @param {string} line
    * @param {Question} sought  what was searched for
@@ -339,21 +421,20 @@ class App {
     const question = completed({
       ...base,
       ask: "step",
-      options: { ...base.options, ...this.form.readFlags(line) },
+      options: { ...base.options, ...readFlags(line, this.start.fields.model ?? []) },
       scenario: this.form.question().scenario,
       search: {},
     });
     this.form.setOptions({});
     this.form.show(question);
-    this.ask(this.form.question(), "push");
+    this.ask(question, "push");
     byId("result").scrollIntoView();
     byId("main").focus({ preventScroll: true });
   }
 
   /** @param {Question} question */
   resumeSearch(question) {
-    this.begin();
-    this.asking.drop();
+    this.leave();
     this.question = question;
     this.form.show(question);
     this.push(questionHash(question));
@@ -367,10 +448,7 @@ class App {
   openExample(id) {
     const example = this.start.examples.find((known) => known.id === id);
     if (!example) return;
-    const question = completed(example.question);
-    this.form.show(question);
-    this.ask(question, "push");
-    byId("main").focus({ preventScroll: true });
+    this.show(completed(example.question));
   }
 
   /**
@@ -380,9 +458,7 @@ class App {
    * @param {Address} address
    */
   async openAnswer(id, address) {
-    const isWanted = this.begin();
-    this.asking.drop();
-    this.planRun.hide();
+    const isWanted = this.leave();
     this.showResult();
     this.pane.wait("opening the answer …");
     try {
@@ -395,9 +471,13 @@ class App {
       this.question = question;
       this.clearProblem();
       this.pane.showAnswer(answer, question);
+      this.form.showChosen(answer.summary.plan ?? {});
       if (address === "push") this.push(`#a=${id}`);
+      else this.replacePlace(`#a=${id}`);
     } catch (error) {
-      if (isWanted()) this.fail(problemOf(error));
+      if (error instanceof ProblemError && error.status === 404) this.planRun.forgetAnswer(id);
+      const again = { label: "Try again", act: () => void this.openAnswer(id, address) };
+      if (isWanted()) this.fail(problemOf(error), again);
     }
   }
 
@@ -412,8 +492,14 @@ class App {
       const answer = await getAnswer(id);
       if (this.pane.pinned === pinned) this.pane.pin(answer);
     } catch (error) {
-      if (error instanceof ProblemError && error.status === 404) remember("pinned", null);
-      else this.pane.showProblem(problemOf(error));
+      if (!(error instanceof ProblemError && error.status === 404)) {
+        this.pane.showProblem(problemOf(error), [{ label: "Try again", act: () => void this.pin(id) }]);
+        return;
+      }
+      // The pinned answer of somebody's link may be gone; the one that this browser remembers stays.
+      const own = remembered("pinned");
+      if (own === id) remember("pinned", null);
+      else if (own && this.pane.pinned === null) await this.pin(own);
     }
   }
 
@@ -447,7 +533,8 @@ class App {
         },
         failed: (problem) => {
           say("");
-          this.pane.showProblem(problem);
+          this.pane.hideDifference();
+          this.pane.showProblem(problem, [{ label: "Try again", act: () => this.compare(first, second) }]);
         },
       },
     );
@@ -460,18 +547,16 @@ class App {
    */
   async upload(files) {
     if (files.length === 0) return;
+    const isWanted = this.leave();
     const { limits } = this.start;
     const large = files.find(({ size }) => size > limits.upload_bytes);
     if (large || files.length > limits.files) {
       const message = large ? `${large.name} is too large` : `${files.length} files are too many`;
-      const limit = `${limits.files} files of up to ${(limits.upload_bytes / 2 ** 20).toFixed(0)} MiB each`;
+      const limit = `${limits.files} files of up to ${limits.upload_text} each`;
       this.fail({ code: "input-too-large", message, hint: `at most ${limit}` });
       return;
     }
-    const isWanted = this.begin();
-    this.asking.drop();
-    this.planRun.hide();
-    this.showResult();
+    this.showBar();
     this.pane.wait("");
     const uploading = new AbortController();
     this.uploading = uploading;
@@ -490,34 +575,50 @@ class App {
       this.form.show(question);
       this.ask(question, "push");
     } catch (error) {
-      if (isWanted()) this.fail(problemOf(error));
+      if (isWanted()) this.fail(problemOf(error), { label: "Try again", act: () => void this.upload(files) });
     }
   }
 
   /**
    * Puts a state into the browser's history. All that is typed into one field in one go is one step of it.
    *
-   * @param {string} hash
+   * @param {string} place  a question or an answer
    */
-  push(hash) {
+  push(place) {
+    const hash = this.hash(place);
     if (hash === location.hash) return;
     const focused = document.activeElement;
     const field = focused instanceof HTMLElement ? (focused.dataset.field ?? "") && focused.id : "";
     const now = performance.now();
     const isSameStep = field !== "" && field === this.lastPush.field && now - this.lastPush.at < SAME_STEP_MS;
     this.lastPush = { at: now, field };
-    if (isSameStep) history.replaceState(null, "", hash);
-    else history.pushState(null, "", hash);
+    if (isSameStep) history.replaceState(OWN, "", hash);
+    else history.pushState(OWN, "", hash);
   }
-}
 
-/**
- * @param {number} position
- * @returns {string}
- */
-function queueText(position) {
-  if (position <= 0) return "";
-  return position === 1 ? "1 question before yours" : `${position.toLocaleString("en")} questions before yours`;
+  /**
+   * Returns the address of a question or an answer together with what is pinned next to it.
+   *
+   * @param {string} place
+   * @returns {string}
+   */
+  hash(place) {
+    return placeHash(place, this.pane.pinned?.answer, !this.pane.differenceBox.hidden);
+  }
+
+  /**
+   * Puts a question or an answer into the address, in place of the one that is there.
+   *
+   * @param {string} place
+   */
+  replacePlace(place) {
+    history.replaceState(OWN, "", this.hash(place));
+  }
+
+  /** Makes the address say what is pinned. */
+  keepPlace() {
+    if (/^#[qa]=/.test(location.hash)) this.replacePlace(location.hash);
+  }
 }
 
 /**
@@ -538,6 +639,6 @@ async function loadStart() {
 
 const app = new App(await loadStart());
 byId("loading").remove();
+app.bringPinned();
+app.planRun.followAgain();
 app.restore();
-const pinned = remembered("pinned");
-if (pinned && !app.pane.pinned && !readHash(location.hash).pin) void app.pin(pinned);

@@ -6,11 +6,16 @@
 import { cancelJob, ConnectionError, followJob, postJob, ProblemError } from "./api.js";
 
 /** @typedef {import("./api.js").JobListener} JobListener */
+/** @typedef {import("./api.js").Problem} Problem */
 /**
  * What a page does for one question: at the events of its job, and while the server cannot be reached.
  *
- * @typedef {JobListener & {offline: (message: string, wait_s: number) => void, online: () => void}} AskListener
+ * @typedef {object} ConnectionListener
+ * @property {(message: string, wait_s: number) => void} offline
+ * @property {() => void} online
+ * @property {(job: string) => void} [began]  the server has begun to answer
  */
+/** @typedef {JobListener & ConnectionListener} AskListener */
 
 const MIN_WAIT_S = 1;
 const MAX_WAIT_S = 15;
@@ -46,10 +51,15 @@ export class Asking {
    *
    * @param {object} body
    * @param {AskListener} listener
+   * @param {string} [job]  the job that answers the question already
    */
-  ask(body, listener) {
+  ask(body, listener, job) {
     this.begin(listener);
-    void this.post(body, this.turn);
+    if (job === undefined) void this.post(body, this.turn);
+    else {
+      this.job = job;
+      this.follow(body, this.turn);
+    }
   }
 
   /** Forgets the question; its job is cancelled. */
@@ -57,19 +67,31 @@ export class Asking {
     const job = this.job;
     this.begin(null);
     this.job = null;
-    if (job !== null) this.cancelJob(job);
+    if (job !== null) this.abandon(job);
   }
 
-  /** Cancels what runs. A search then ends with what it has; everything else ends at once. */
-  cancel() {
-    if (this.job !== null && this.stop !== null) {
-      this.isCancelling = true;
-      this.cancelJob(this.job);
-      return;
+  /**
+   * Cancels what runs. A search then ends with what it has; everything else ends at once.
+   *
+   * @returns {Promise<Problem | null>}  why it cannot be cancelled
+   */
+  async cancel() {
+    if (this.job === null || this.stop === null) {
+      const listener = this.listener;
+      this.drop();
+      listener?.cancelled();
+      return null;
     }
-    const listener = this.listener;
-    this.drop();
-    listener?.cancelled();
+    const { job, turn } = this;
+    this.isCancelling = true;
+    try {
+      await cancelJob(job);
+    } catch (error) {
+      if (turn !== this.turn || !this.isWaiting) return null;
+      this.isCancelling = false;
+      return problemOf(error);
+    }
+    return null;
   }
 
   /** Ends a pause: the next attempt is made now. */
@@ -88,8 +110,12 @@ export class Asking {
     this.retryNow();
   }
 
-  /** @param {string} job */
-  cancelJob(job) {
+  /**
+   * Cancels a job that nobody waits for.
+   *
+   * @param {string} job
+   */
+  abandon(job) {
     // A job that ended in the meantime cannot be cancelled.
     cancelJob(job).catch(() => undefined);
   }
@@ -107,8 +133,12 @@ export class Asking {
       this.posting = posting.then(() => undefined);
       const error = await posting;
       if (turn !== this.turn) {
-        // The question that came next replaces this job. Without one, nobody waits for it.
-        if (!this.isWaiting && this.job !== null) this.drop();
+        // The question that came next replaces this job, unless it is a search. Without one, nobody waits for it.
+        const isReplaced = this.isWaiting && !isSearch(body);
+        if (error === null && this.job !== null && !isReplaced) {
+          this.abandon(this.job);
+          this.job = null;
+        }
         return;
       }
       if (error === null) {
@@ -148,6 +178,7 @@ export class Asking {
   follow(body, turn) {
     const { job, listener } = this;
     if (job === null || listener === null) return;
+    listener.began?.(job);
     let isReached = false;
     /** @param {() => void} act */
     const reached = (act) => {
@@ -237,6 +268,25 @@ export class Asking {
  */
 function isPassing(error) {
   return error instanceof ConnectionError || (error instanceof ProblemError && BUSY.includes(error.status));
+}
+
+/**
+ * @param {object} body
+ * @returns {boolean}
+ */
+function isSearch(body) {
+  return "ask" in body && body.ask === "plan";
+}
+
+/**
+ * Says how many questions the server answers first.
+ *
+ * @param {number} position
+ * @returns {string}
+ */
+export function queueText(position) {
+  if (position <= 0) return "";
+  return position === 1 ? "1 question before yours" : `${position.toLocaleString("en")} questions before yours`;
 }
 
 /**

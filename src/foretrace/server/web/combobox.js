@@ -128,6 +128,8 @@ export class Combobox {
       else if (event.key === "ArrowDown") this.activate((this.active + 1) % count);
       else this.activate((Math.max(this.active, 0) - 1 + count) % count);
     } else if (event.key === "Enter") {
+      // Without a choice to make, Enter asks again, as in every other field.
+      if (count === 0 && this.input.value.trim() === this.committed) return;
       event.preventDefault();
       const option = /** @type {HTMLElement | undefined} */ (this.list.children[this.active]);
       this.commit(count > 0 && option ? (option.dataset.name ?? "") : this.input.value);

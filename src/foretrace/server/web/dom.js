@@ -161,6 +161,7 @@ export function keepingFocus(replace, otherwise = byId("main")) {
 function focusKey(element) {
   if (element === document.body) return "";
   const place = element.closest("section[id]")?.id ?? "";
-  const name = element.id || element.getAttribute("aria-label") || element.textContent || "";
+  // The name of a part may hold numbers of the answer; then it has a key that stays.
+  const name = element.dataset.key || element.id || element.getAttribute("aria-label") || element.textContent || "";
   return `${place}/${element.tagName}/${name}`;
 }

@@ -5,6 +5,7 @@
 import { getDownload } from "./api.js";
 import { problemOf } from "./asking.js";
 import { announce, byId, el, fill, show } from "./dom.js";
+import { connectMenu } from "./menu.js";
 
 /** @typedef {import("./api.js").FullAnswer} FullAnswer */
 /** @typedef {import("./api.js").Problem} Problem */
@@ -17,6 +18,8 @@ const FORMATS = /** @type {Record<string, [string, string]>} */ ({
   saved: ["Saved answer", "for foretrace compare and foretrace report"],
   launch: ["Launch arguments", "of the framework"],
 });
+/** From how many ranks on a timeline makes a large file. */
+const LARGE_RANKS = 256;
 /** How long the browser may take to store a file. */
 const STORED_MS = 60_000;
 
@@ -27,20 +30,7 @@ export class DownloadMenu {
     this.failed = failed;
     this.box = /** @type {HTMLDetailsElement} */ (byId("downloads"));
     this.list = /** @type {HTMLElement} */ (this.box.querySelector("ul"));
-    this.box.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !this.box.open) return;
-      event.stopPropagation();
-      this.box.open = false;
-      this.box.querySelector("summary")?.focus();
-    });
-    this.box.addEventListener("toggle", () => {
-      const { bottom } = this.box.getBoundingClientRect();
-      // On a narrow page the bar of figures may stand at the bottom of the window.
-      this.box.classList.toggle("up", bottom > window.innerHeight / 2);
-    });
-    document.addEventListener("click", (event) => {
-      if (event.target instanceof Node && !this.box.contains(event.target)) this.box.open = false;
-    });
+    connectMenu(this.box);
   }
 
   /**
@@ -50,17 +40,21 @@ export class DownloadMenu {
    */
   offer(answer) {
     const formats = answer?.downloads ?? [];
-    fill(this.list, ...formats.map((format) => this.item(answer?.answer ?? "", format)));
+    const ranks = answer?.summary.gpus ?? 0;
+    fill(this.list, ...formats.map((format) => this.item(answer?.answer ?? "", format, ranks)));
     show(this.box, formats.length > 0);
   }
 
   /**
    * @param {string} answer
    * @param {string} format
+   * @param {number} ranks  0 where it is not known
    * @returns {HTMLElement}
    */
-  item(answer, format) {
-    const [name, about] = FORMATS[format] ?? [format, ""];
+  item(answer, format, ranks) {
+    const [name, use] = FORMATS[format] ?? [format, ""];
+    const isLarge = format === "perfetto" && ranks >= LARGE_RANKS;
+    const about = isLarge ? `${use}; large: ${ranks.toLocaleString("en")} ranks` : use;
     const button = el("button", { type: "button" }, el("strong", {}, name), " ", el("span", { class: "muted" }, about));
     button.addEventListener("click", () => void this.download(button, answer, format));
     return el("li", {}, button);

@@ -3,7 +3,7 @@
  */
 
 import { Combobox } from "./combobox.js";
-import { el, newId } from "./dom.js";
+import { el, fill, newId } from "./dom.js";
 
 /** @typedef {import("./api.js").Field} Field */
 /** @typedef {import("./api.js").Value} Value */
@@ -15,6 +15,7 @@ import { el, newId } from "./dom.js";
  * @property {() => Value} get  undefined where nothing is given
  * @property {(value: Value) => void} set
  * @property {(problemId: string | null) => void} mark  marks it as wrong, described by the element of this id
+ * @property {(text: string) => void} [choose]  shows what an empty control stands for in the answer on show
  */
 /** @typedef {(isFinal: boolean) => void} Changed  with false while the value may still be typed */
 
@@ -64,36 +65,59 @@ function samples(field) {
  * @param {Field} field
  * @param {HTMLInputElement | HTMLSelectElement} input
  * @param {HTMLElement} [box]  what holds the input
- * @returns {{element: HTMLElement, mark: Control["mark"]}}
+ * @returns {{element: HTMLElement, mark: Control["mark"], choose: (text: string) => void}}
  */
 function framed(field, input, box = input) {
   input.id = newId(field.name);
   const help = el("p", { class: "help", id: `${input.id}-help` }, el("code", {}, usage(field)), ` ${field.help}`);
-  input.setAttribute("aria-describedby", help.id);
   input.dataset.field = field.name;
-  const [name, ...rest] = field.label.split("|");
+  const [title, ...rest] = field.label.split("|");
+  const name = field.name.endsWith("_s") ? `${title}, s` : title;
   const label = el(
     "label",
     { for: input.id },
     name,
     rest.length > 0 && el("span", { class: "visually-hidden" }, ` ${rest.join(" ")}`),
   );
+  const chosen = el("span", { class: "chosen", id: `${input.id}-chosen`, hidden: true });
+  const described = `${chosen.id} ${help.id}`;
   const element = el(
     "div",
     { class: "field", "data-words": `${field.label} ${field.flag} ${field.help}`.toLowerCase() },
     label,
+    chosen,
     box,
     help,
   );
+  input.setAttribute("aria-describedby", described);
   return {
     element,
-    mark(problemId) {
-      element.classList.toggle("wrong", problemId !== null);
-      if (problemId === null) input.removeAttribute("aria-invalid");
-      else input.setAttribute("aria-invalid", "true");
-      input.setAttribute("aria-describedby", problemId === null ? help.id : `${problemId} ${help.id}`);
+    choose(text) {
+      chosen.hidden = text === "";
+      chosen.title = `auto: ${text}`;
+      fill(chosen, el("span", { class: "visually-hidden" }, "auto: "), text);
     },
+    mark: (problemId) => markField(element, [input], problemId, described),
   };
+}
+
+/**
+ * Marks a field as wrong, or as right.
+ *
+ * @param {HTMLElement} element
+ * @param {Iterable<Element>} inputs
+ * @param {string | null} problemId  the element that says what is wrong
+ * @param {string} [described]  the ids of the elements that always describe the inputs
+ */
+export function markField(element, inputs, problemId, described = "") {
+  element.classList.toggle("wrong", problemId !== null);
+  const descriptions = [problemId, described].filter(Boolean).join(" ");
+  for (const input of inputs) {
+    if (problemId === null) input.removeAttribute("aria-invalid");
+    else input.setAttribute("aria-invalid", "true");
+    if (descriptions === "") input.removeAttribute("aria-describedby");
+    else input.setAttribute("aria-describedby", descriptions);
+  }
 }
 
 /**
@@ -208,7 +232,7 @@ function stepControl(field, changed) {
 }
 
 /**
- * Returns a count doubled, or halved; null where the text is no count.
+ * Returns a count doubled, or halved; null where the text is not a count.
  *
  * @param {string} text
  * @param {boolean} up

@@ -43,6 +43,7 @@ export function namedFields(problem, fields) {
   const flags = new Set(text.match(/--[a-z][\w-]*/g) ?? []);
   const place = /^(?:options|machine|scenario|input|search\.axes|search)\.(\w+)/.exec(problem.where ?? "")?.[1];
   if (place) return new Set([place]);
+  if (fields.some(({ name }) => name === problem.where)) return new Set([problem.where ?? ""]);
   const names = new Set(fields.filter(({ flag }) => flags.has(flag)).map(({ name }) => name));
   // Messages without a flag begin with the option and its value: `gbs 1000 cannot be divided by …`.
   const first = /^(?:the )?(\w+)/.exec(problem.message)?.[1];

@@ -4,8 +4,9 @@
 
 import { Combobox } from "./combobox.js";
 import { el, fill, newId, show } from "./dom.js";
-import { control } from "./fields.js";
+import { control, markField } from "./fields.js";
 import { namedFields, readFlags } from "./flags.js";
+import { connectMenu } from "./menu.js";
 import { PlanSearchFields, SEARCHED } from "./plan_search.js";
 import { rowsControl, rowTexts } from "./rows.js";
 import { completed } from "./state.js";
@@ -141,12 +142,15 @@ export class QuestionForm {
    * @returns {HTMLElement}
    */
   sourceButtons(files) {
-    const examples = el("select", { "aria-label": "Open an example" }, el("option", { value: "" }, "Example …"));
-    for (const { id, title } of this.start.examples) examples.append(el("option", { value: id }, title));
-    examples.addEventListener("change", () => {
-      if (examples.value) this.listener.example(examples.value);
-      examples.value = "";
+    const items = this.start.examples.map(({ id, title }) => {
+      const open = () => {
+        examples.open = false;
+        this.listener.example(id);
+      };
+      return el("li", {}, el("button", { type: "button", onclick: open }, title));
     });
+    const examples = el("details", { class: "menu" }, el("summary", {}, "Examples"), el("ul", {}, ...items));
+    connectMenu(examples);
     const open = el("button", { type: "button", onclick: () => this.chooseFiles() }, "Open files …");
     return el("div", { class: "source-buttons" }, examples, open, files);
   }
@@ -164,11 +168,7 @@ export class QuestionForm {
     input.setAttribute("aria-describedby", note.id);
     const element = el("div", { class: "field pick" }, el("label", { for: input.id }, label), box.element, note);
     /** @param {string | null} problemId */
-    const mark = (problemId) => {
-      element.classList.toggle("wrong", problemId !== null);
-      input.setAttribute("aria-invalid", String(problemId !== null));
-      input.setAttribute("aria-describedby", problemId === null ? note.id : `${problemId} ${note.id}`);
-    };
+    const mark = (problemId) => markField(element, [input], problemId, note.id);
     return { box, element, note, mark };
   }
 
@@ -395,9 +395,9 @@ export class QuestionForm {
     this.ask = question.ask === "explain" ? "explain" : "step";
     this.cluster.box.set(String(question.machine.cluster ?? ""));
     this.showInput();
-    const kept = question.ask === "plan" ? this.optionValues() : {};
-    const stays = Object.fromEntries(Object.entries(kept).filter(([name]) => SEARCHED.includes(name)));
-    this.setOptions({ ...stays, ...question.options });
+    const shown = question.ask === "plan" ? this.optionValues() : {};
+    const kept = Object.fromEntries(Object.entries(shown).filter(([name]) => SEARCHED.includes(name)));
+    this.setOptions({ ...kept, ...question.options });
     for (const [name, part] of this.controls.machine) part.set(question.machine[name]);
     if (question.ask !== "plan") {
       for (const [name, part] of this.controls.scenario) part.set(question.scenario[name]);
@@ -413,6 +413,54 @@ export class QuestionForm {
     this.uploads.set(opened.upload, opened);
   }
 
+  /** @returns {Field[]} all fields on show except those of a search */
+  shownFields() {
+    return [...this.inputFields(), ...this.start.machine, ...this.start.scenario];
+  }
+
+  /**
+   * Returns a problem whose place is the label of a field, where it is one of the form.
+   *
+   * @param {import("./api.js").Problem} problem
+   * @returns {import("./api.js").Problem}
+   */
+  placed(problem) {
+    const name = /^(?:options|machine|scenario|input|search\.axes|search)\.(\w+)$/.exec(problem.where ?? "")?.[1];
+    if (name === undefined) return problem;
+    const fields = [...this.shownFields(), ...(this.start.fields.model ?? []), ...this.start.search];
+    const label = fields.find((field) => field.name === name)?.label ?? name;
+    return { ...problem, where: label.split("|")[0].replaceAll("_", " ") };
+  }
+
+  /**
+   * Returns the question with another value in the field that a problem names; null where it names no single one.
+   *
+   * @param {import("./api.js").Problem} problem
+   * @param {string} value
+   * @returns {Question | null}
+   */
+  withNamed(problem, value) {
+    const [name, ...others] = namedFields(problem, this.shownFields());
+    if (name === undefined || others.length > 0) return null;
+    const question = this.question();
+    if (name === "model" && question.input.model !== undefined) return { ...question, input: { model: value } };
+    for (const group of /** @type {Group[]} */ (["options", "machine", "scenario"])) {
+      const isThere = this.controls[group].has(name) || (group === "machine" && name === "cluster");
+      if (isThere && typeof question[group][name] === "string")
+        return { ...question, [group]: { ...question[group], [name]: value } };
+    }
+    return null;
+  }
+
+  /**
+   * Shows in empty fields which value an answer took for them.
+   *
+   * @param {Values} plan  texts by field
+   */
+  showChosen(plan) {
+    for (const [name, part] of this.controls.options) part.choose?.(plan[name] === undefined ? "" : String(plan[name]));
+  }
+
   /**
    * Marks the fields that a problem names; none where it is null.
    *
@@ -420,8 +468,7 @@ export class QuestionForm {
    * @param {string} problemId
    */
   mark(problem, problemId) {
-    const fields = [...this.inputFields(), ...this.start.machine, ...this.start.scenario];
-    const named = problem ? namedFields(problem, fields) : new Set();
+    const named = problem ? namedFields(problem, this.shownFields()) : new Set();
     const inSearch = problem?.where?.startsWith("search.");
     this.search.mark(inSearch ? named : new Set(), problemId);
     if (inSearch) return;
@@ -437,7 +484,7 @@ export class QuestionForm {
   }
 
   /**
-   * Reads options as a command line has them; of a model, or of the input at hand.
+   * Reads options as a command line has them, with the fields of a model or of the current input.
    *
    * @param {string} line
    * @returns {Values}

@@ -2,7 +2,8 @@
  * Makes the HTML of answers, which the server rendered, interactive, and adds buttons to it.
  */
 
-import { el } from "./dom.js";
+import { el, keepingFocus } from "./dom.js";
+import { inheritGantt } from "./gantt.js";
 import { activate } from "./report.js";
 
 /** @param {HTMLElement} root */
@@ -64,21 +65,27 @@ function newPlaces(root, selector) {
 }
 
 /**
- * Returns keys of the parts that a reader has opened.
+ * Replaces HTML without losing what a reader has done to it: the parts that are open, how tables are sorted, the view of
+ * the pipeline, and the keyboard's place.
  *
  * @param {HTMLElement} root
- * @returns {Set<string>}
+ * @param {() => void} replace  replaces parts of the root and makes them interactive
  */
-export function openedParts(root) {
-  return new Set([...root.querySelectorAll("details[open]")].map(partKey));
-}
-
-/**
- * @param {HTMLElement} root
- * @param {Set<string>} keys
- */
-export function reopen(root, keys) {
-  for (const part of root.querySelectorAll("details")) if (keys.has(partKey(part))) part.open = true;
+export function keepingState(root, replace) {
+  const opened = new Set([...root.querySelectorAll("details[open]")].map(partKey));
+  const sorted = new Map([...root.querySelectorAll("th[aria-sort]")].map((head) => [headKey(head), head.ariaSort]));
+  const charts = [...root.querySelectorAll("[data-gantt]")];
+  keepingFocus(() => {
+    inheritGantt(root, charts, replace);
+    for (const part of root.querySelectorAll("details")) if (opened.has(partKey(part))) part.open = true;
+    for (const head of root.querySelectorAll("thead th")) {
+      const order = head.ariaSort === null ? sorted.get(headKey(head)) : undefined;
+      const button = order && head.querySelector("button");
+      if (!button) continue;
+      button.click();
+      if (order === "descending") button.click();
+    }
+  });
 }
 
 /**
@@ -87,4 +94,14 @@ export function reopen(root, keys) {
  */
 function partKey(part) {
   return `${part.closest("section")?.id}/${part.querySelector("summary")?.textContent}`;
+}
+
+/**
+ * @param {Element} head
+ * @returns {string}
+ */
+function headKey(head) {
+  const table = head.closest("table");
+  const place = [...(head.closest("section")?.querySelectorAll("table") ?? [])].findIndex((other) => other === table);
+  return `${head.closest("section")?.id}/${place}/${head.textContent}`;
 }

@@ -8,9 +8,9 @@ import { remember, remembered } from "./state.js";
 /**
  * Takes files that are dropped anywhere on the page.
  *
- * @param {(files: File[]) => void} take
+ * @param {{take: (files: File[]) => void, failed: (error: unknown) => void}} listener
  */
-export function connectDrop(take) {
+export function connectDrop({ take, failed }) {
   const cover = byId("drop");
   let depth = 0;
   /** @param {DragEvent} event */
@@ -32,7 +32,7 @@ export function connectDrop(take) {
     show(cover, false);
     if (!hasFiles(event)) return;
     event.preventDefault();
-    void droppedFiles(event.dataTransfer).then(take);
+    void droppedFiles(event.dataTransfer).then(take, failed);
   });
 }
 

@@ -105,7 +105,7 @@ export class PlanSearchFields {
  * @returns {Control}
  */
 function axisControl(field) {
-  // The same names as in the plan stand for other values here; who hears the page has to know which they are at.
+  // The visually hidden words let a screen reader tell these fields from those of the plan.
   const label = `${field.label}|values to try`;
   const help = "Values to try: 8, or 1,2,4, or 1..16. An empty field tries all.";
   const usage = { kind: /** @type {const} */ ("text"), choices: null, metavar: "VALUES", default: "all" };

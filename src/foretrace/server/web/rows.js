@@ -4,6 +4,7 @@
 
 import { Combobox } from "./combobox.js";
 import { el, fill, newId } from "./dom.js";
+import { markField } from "./fields.js";
 
 /** @typedef {import("./fields.js").Changed} Changed */
 /** @typedef {import("./fields.js").Control} Control */
@@ -149,13 +150,6 @@ export function rowsControl(texts, changed) {
         addRow(first, rest.join("="));
       }
     },
-    mark: (problemId) => {
-      element.classList.toggle("wrong", problemId !== null);
-      for (const input of rows.querySelectorAll("input")) {
-        input.setAttribute("aria-invalid", String(problemId !== null));
-        if (problemId === null) input.removeAttribute("aria-describedby");
-        else input.setAttribute("aria-describedby", problemId);
-      }
-    },
+    mark: (problemId) => markField(element, rows.querySelectorAll("input"), problemId),
   };
 }

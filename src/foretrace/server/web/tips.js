@@ -19,6 +19,8 @@ export function connectTips(form) {
   document.body.append(tip);
   let timer = 0;
   let isKeyboard = false;
+  /** @type {HTMLElement | null} the field whose tip is shown */
+  let shown = null;
 
   const hide = () => {
     clearTimeout(timer);
@@ -32,6 +34,7 @@ export function connectTips(form) {
     if (!(field instanceof HTMLElement) || !help) return;
     timer = setTimeout(() => {
       tip.replaceChildren(...[...help.childNodes].map((node) => node.cloneNode(true)));
+      shown = field;
       show(tip, true);
       place(tip, field);
     }, DELAY_MS);
@@ -55,7 +58,12 @@ export function connectTips(form) {
   form.addEventListener("pointerout", (event) => {
     if (event.target instanceof HTMLLabelElement) hide();
   });
-  document.addEventListener("scroll", hide, { capture: true, passive: true });
+  form.addEventListener("input", hide);
+  // A field that gets the focus may scroll into view by that: its tip goes along.
+  const follow = () => {
+    if (!tip.hidden && shown) place(tip, shown);
+  };
+  document.addEventListener("scroll", follow, { capture: true, passive: true });
 }
 
 /**

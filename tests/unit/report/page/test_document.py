@@ -64,7 +64,7 @@ def test_the_script_of_a_report_is_one_module_without_imports() -> None:
 def test_every_colour_that_styles_use_is_one_of_the_design() -> None:
     defined = {*SERIES, *SURFACES}
     used = set(re.findall(r"var\(--([a-z-]+[0-9]?)\)", style_sheet() + report_script()))
-    rest = {name for name in used - defined if not re.fullmatch(r"s[1-6]|t-\w+|font|mono", name)}
+    rest = {name for name in used - defined if not re.fullmatch(r"s[1-6]|t-\w+|r-\w+|shadow-\w+|font|mono", name)}
     assert rest == set()
     assert not re.search(r"#[0-9a-f]{6}", style_sheet().partition("/* The look")[2].replace("#bbbbbb", ""))
 

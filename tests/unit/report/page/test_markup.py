@@ -117,3 +117,17 @@ def test_a_picture_on_a_page_follows_its_scheme_and_has_no_page_of_its_own() -> 
     assert re.search(r"#[0-9a-f]{6}", html) is None
     assert 'fill="white"' not in html
     assert 'aria-label="plans"' in html
+
+
+def test_a_bar_beyond_its_whole_is_in_the_colour_of_what_is_bad() -> None:
+    within, beyond = (render(KeyFigures([KeyFigure("Memory", "1 GiB", share=share)])) for share in (0.9, 1.1))
+    assert "--bad" not in within
+    assert "--bad" in beyond
+
+
+def test_stacks_are_sorted_by_their_sizes() -> None:
+    block = StackedBars(
+        [("a", "blue")], [StackedBar("stage 0", [0.452], "452 ms"), StackedBar("stage 1", [3.3], "3.30 s")]
+    )
+    sizes = [float(size) for size in re.findall(r'data-sort="([^"]*)"', render(block))]
+    assert sizes == [0.452, 3.3]
