@@ -2,7 +2,7 @@
 import { GanttLine } from "./gantt_line.js";
 import { GANTT_STRIP } from "./gantt_scene.js";
 import { GANTT_AXIS, GANTT_READABLE } from "./gantt_tracks.js";
-import { formatAxisTime, formatTime } from "./times.js";
+import { axisUnit, formatAxisTime, formatTime } from "./times.js";
 
 /** @typedef {import("./gantt_palette.js").GanttPalette} GanttPalette */
 /** @typedef {import("./gantt_scene.js").GanttScene} GanttScene */
@@ -347,7 +347,8 @@ export class GanttPainter {
     const shown = (scene.high - scene.low) * chart.tick;
     const rough = (shown * 100) / scene.plotWidth();
     // Marks are round numbers of the unit that they are written in.
-    const unit = rough >= 1800 ? 3600 : rough >= 30 ? 60 : 1;
+    const latest = chart.low + scene.high * chart.tick;
+    const unit = axisUnit(latest, rough);
     const power = unit * 10 ** Math.floor(Math.log10(rough / unit));
     const step = power * (rough / power <= 2 ? 2 : rough / power <= 5 ? 5 : 10);
     const begin = chart.low + scene.low * chart.tick;
@@ -363,7 +364,7 @@ export class GanttPainter {
       const x = scene.placeOf((origin + i * step - chart.low) / chart.tick);
       context.moveTo(Math.round(x) + 0.5, GANTT_AXIS - 6);
       context.lineTo(Math.round(x) + 0.5, GANTT_AXIS);
-      const label = `${origin ? "+" : ""}${formatAxisTime(i * step, step)}`;
+      const label = `${origin ? "+" : ""}${formatAxisTime(i * step, step, origin ? undefined : latest)}`;
       const half = context.measureText(label).width / 2;
       const middle = Math.max(x, gutter + half);
       const isCovered = isEndShown && middle + half > endLeft && middle - half < endRight + GANTT_LABEL_GAP;

@@ -37,19 +37,41 @@ function threeFigures(value) {
   return value.toFixed(0);
 }
 
-/** The units of an axis: from which size on they are used, and seconds of one. */
+/** The units of an axis: from which time on they are used, and seconds of one; of the last, any time. */
 const AXIS_UNITS = [[7200, 3600, "h"], [600, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"], [0, 1e-6, "µs"]];
+
+/** From which time on an axis has one unit, of minutes or hours. */
+const AXIS_MINUTES = 600;
+
+/**
+ * Returns the seconds of the unit whose round numbers are the marks of an axis.
+ * @param {number} latest the latest time of the axis
+ * @param {number} step the least distance of two marks
+ */
+export function axisUnit(latest, step) {
+  return Math.max(1, Number(unitOfAxis(latest, step)[1]));
+}
+
+/**
+ * Minutes and hours are units of long times whose marks are not close to each other.
+ * @param {number} size
+ * @param {number} step
+ */
+function unitOfAxis(size, step) {
+  const units = /** @type {[number, number, string][]} */ (AXIS_UNITS);
+  const found = units.find(([least, scale]) => size >= least && (scale <= 1 || step >= scale / 10));
+  return found ?? units[units.length - 1];
+}
 
 /**
  * Writes a time on an axis: with a unit, and as many digits as the distance of two marks needs.
  * @param {number} seconds
  * @param {number} step the distance
+ * @param {number} [latest] the latest time of an axis of minutes or hours, all of which has one unit
  */
-export function formatAxisTime(seconds, step) {
+export function formatAxisTime(seconds, step, latest = 0) {
   const size = Math.max(Math.abs(seconds), step);
-  const units = /** @type {[number, number, string][]} */ (AXIS_UNITS);
-  const isUnit = (/** @type {[number, number, string]} */ [least, scale]) => size >= least || (scale > 1 && step >= scale);
-  const [, scale, unit] = units.find(isUnit) ?? units[units.length - 1];
+  const [, scale, unit] = unitOfAxis(latest >= AXIS_MINUTES ? Math.max(size, latest) : size, step);
   const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9)));
   return `${(seconds / scale).toFixed(digits).replace("-", "−")} ${unit}`;
 }
