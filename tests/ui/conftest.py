@@ -16,6 +16,7 @@ import pytest
 
 from server_client import server as running_server
 from ui.chromium import CHROMIUM, CHROMIUM_OPTIONS
+from ui.served import ServedPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
@@ -120,3 +121,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pytest.skip(f'needs {module}: pip install "foretrace[server]"')
     with running_server(tmp_path_factory.mktemp("serve"), folder=Path(__file__).parents[2]) as running:
         yield running.url.rstrip("/")
+
+
+@pytest.fixture
+def served(page: Page, server: str, watch: Watch) -> ServedPage:
+    """An empty page, on which nothing is requested but from the server."""
+    watch.origin = server
+    return ServedPage(page, server)

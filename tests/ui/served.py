@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,3 +64,16 @@ class ServedPage:
         with self.page.expect_file_chooser() as chooser:
             self.form.get_by_role("button", name="Open files").click()
         chooser.value.set_files([str(path) for path in paths])
+
+
+def change(served: ServedPage, label: str, value: str) -> None:
+    """Types a value into a field, and waits for the complete answer."""
+    served.field(label).fill(value)
+    served.figures.get_by_text(re.compile(rf"{label} .* → {value}")).wait_for()
+    served.wait_complete()
+
+
+def question_link(question: Mapping[str, object]) -> str:
+    """Returns the link to a question."""
+    link = base64.urlsafe_b64encode(json.dumps(dict(question)).encode()).decode().rstrip("=")
+    return f"/#q={link}"

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ui.axe import violations
-from ui.conftest import Watch
 from ui.served import ServedPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 SCHEMES = ("light", "dark")
-
-
-@pytest.fixture
-def served(page: Page, server: str, watch: Watch) -> ServedPage:
-    watch.origin = server
-    return ServedPage(page, server)
 
 
 @pytest.mark.parametrize("context_options", [{"color_scheme": scheme} for scheme in SCHEMES], ids=SCHEMES)

@@ -1,35 +1,20 @@
-"""The served page in a real browser: questions, links, uploads, searches, comparisons, history, downloads."""
+"""The served page in a real browser: questions, links, uploads, downloads."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from server_client import LONG_SEARCH, SEEDS
+from server_client import SEEDS
 from ui.conftest import Watch
-from ui.served import ROOT, SEARCH_MS, ServedPage
+from ui.served import ROOT, ServedPage, change, question_link
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
-
-
-@pytest.fixture
-def served(page: Page, server: str, watch: Watch) -> ServedPage:
-    watch.origin = server
-    return ServedPage(page, server)
-
-
-def change(served: ServedPage, label: str, value: str) -> None:
-    """Types a value into a field, and waits for the complete answer."""
-    served.field(label).fill(value)
-    served.figures.get_by_text(re.compile(rf"{label} .* → {value}")).wait_for()
-    served.wait_complete()
+    from playwright.sync_api import Browser, Page
 
 
 def test_a_changed_field_changes_the_numbers(served: ServedPage) -> None:
@@ -156,129 +141,6 @@ def test_back_and_forward_lead_through_the_questions(served: ServedPage, page: P
     page.get_by_role("heading", name="How long will a training step take?").wait_for()
 
 
-SMALL_SEARCH = {
-    "ask": "plan",
-    "input": {"model": "llama3-8b"},
-    "options": {"gpus": "16", "gbs": "32"},
-    "machine": {"cluster": "h100-dgx"},
-    "scenario": {},
-    "search": {"axes": {"tp": "2,4", "pp": "1", "mbs": "1"}},
-}
-
-
-def question_link(question: Mapping[str, object]) -> str:
-    """Returns the link to a question."""
-    link = base64.urlsafe_b64encode(json.dumps(dict(question)).encode()).decode().rstrip("=")
-    return f"/#q={link}"
-
-
-def start_search(served: ServedPage) -> None:
-    """Starts a search for the best plan of a small job."""
-    served.open_example()
-    change(served, "gpus", "64")
-    served.form.get_by_role("heading", name="Best plan").click()
-    served.form.get_by_role("button", name="Find the best plan").click()
-
-
-def start_long_search(served: ServedPage) -> None:
-    """Starts a search that runs for a minute."""
-    served.open(question_link(LONG_SEARCH))
-
-
-def wait_for_plans(served: ServedPage, page: Page) -> None:
-    """Waits until a search that still runs shows plans."""
-    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
-    assert page.locator("#current[aria-busy=true]").count() == 1
-
-
-def test_a_search_shows_a_front_and_opens_a_plan(served: ServedPage, page: Page) -> None:
-    start_search(served)
-    wait_for_plans(served, page)
-    served.wait_complete(SEARCH_MS)
-    served.answer.get_by_role("button", name="Open this plan").first.click()
-    served.answer.get_by_role("heading", name="plans").first.wait_for(state="detached")
-    served.wait_complete()
-    assert served.field("tp").input_value() != ""
-    assert served.field("gpus").input_value() == "64"
-
-
-def test_a_search_can_be_cancelled_and_keeps_its_plans(served: ServedPage, page: Page) -> None:
-    start_long_search(served)
-    served.figures.get_by_role("button", name="Cancel").wait_for()
-    wait_for_plans(served, page)
-    page.keyboard.press("Escape")
-    served.wait_complete()
-    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
-    assert "#a=" in page.url
-
-
-def test_a_search_goes_on_while_other_questions_are_asked(served: ServedPage, page: Page) -> None:
-    start_long_search(served)
-    wait_for_plans(served, page)
-    served.field("tp").fill("8")
-    served.answer.get_by_text("prediction", exact=True).wait_for()
-    served.wait_complete()
-    note = served.figures.get_by_role("status").filter(has_text="Search in the background")
-    note.get_by_role("button", name="Show").click()
-    wait_for_plans(served, page)
-    served.field("tp").fill("4")
-    served.answer.get_by_text("prediction", exact=True).wait_for()
-    served.wait_complete()
-    note.get_by_role("button", name="Stop the search").click()
-    ended = served.figures.get_by_role("status").filter(has_text="The search has ended")
-    ended.get_by_role("button", name="Show its plans").click()
-    served.answer.get_by_role("button", name="Open this plan").first.wait_for()
-    served.wait_complete()
-
-
-def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
-    served.open_example()
-    step = served.step()
-    served.figures.get_by_role("button", name="Pin", exact=True).click()
-    change(served, "tp", "8")
-    assert step in served.pinned.inner_text()
-    left, right = served.pinned.bounding_box(), served.answer.bounding_box()
-    assert left is not None and right is not None
-    assert left["x"] + left["width"] <= right["x"]
-    served.figures.get_by_role("button", name="Difference").click()
-    served.difference.get_by_role("article").wait_for()
-    before = served.difference.inner_text()
-    change(served, "pp", "8")
-    served.difference.get_by_text("pp 8").first.wait_for()
-    assert served.difference.inner_text() != before
-    page.reload()
-    served.pinned.get_by_text(step).first.wait_for()
-    served.pinned.get_by_role("button", name="Unpin").click()
-    served.pinned.wait_for(state="hidden")
-
-
-def test_history_opens_compares_and_deletes(served: ServedPage, page: Page) -> None:
-    served.open_example()
-    first = served.step()
-    change(served, "tp", "8")
-    history = page.get_by_role("dialog", name="History")
-    page.get_by_role("button", name="History").click()
-    history.get_by_role("listitem").nth(1).wait_for()
-    assert history.get_by_role("listitem").count() == 2
-    history.get_by_role("button", name=re.compile(f"^Compare .*{re.escape(first)}")).click()
-    served.difference.get_by_role("article").wait_for()
-    page.get_by_role("button", name="History").click()
-    history.get_by_role("button", name=re.compile(f"^(?!Compare|Delete).*{re.escape(first)}")).first.click()
-    served.wait_complete()
-    served.figures.get_by_text("tp 8 → 4").wait_for()
-    assert served.step() == first
-    assert served.field("tp").input_value() == "4"
-    page.get_by_role("button", name="History").click()
-    delete = history.get_by_role("button", name="Delete")
-    delete.first.wait_for()
-    count = delete.count()
-    delete.last.click()
-    delete.nth(count - 1).wait_for(state="detached")
-    assert delete.count() == count - 1
-    page.keyboard.press("Escape")
-    history.wait_for(state="hidden")
-
-
 def test_downloads_are_valid(served: ServedPage, page: Page, tmp_path: Path) -> None:
     served.open_example()
     files = {}
@@ -383,58 +245,6 @@ def test_a_broken_link_is_reported(served: ServedPage, page: Page) -> None:
     served.problem.get_by_text("bad-link").wait_for()
 
 
-@pytest.mark.parametrize("context_options", [{"permissions": ["clipboard-read", "clipboard-write"]}], ids=["allowed"])
-def test_a_copied_link_restores_the_pinned_answer(served: ServedPage, page: Page) -> None:
-    served.open_example()
-    first = served.step()
-    served.figures.get_by_role("button", name="Pin", exact=True).click()
-    change(served, "tp", "8")
-    served.figures.get_by_role("button", name="Copy link").click()
-    served.figures.get_by_text("Copied", exact=True).wait_for()
-    link = page.evaluate("navigator.clipboard.readText()")
-    page.evaluate("localStorage.clear()")
-    other = ServedPage(page.context.new_page(), served.origin)
-    other.open(link.removeprefix(served.origin))
-    other.pinned.get_by_text(first).first.wait_for()
-    other.wait_complete()
-    assert other.step() == served.step()
-
-
-def posted_questions(page: Page) -> list[dict[str, object]]:
-    """Returns the list that the questions of a page are added to as they are asked."""
-    posted: list[dict[str, object]] = []
-    page.on(
-        "request",
-        lambda request: posted.append(request.post_data_json) if request.url.endswith("/api/jobs") else None,
-    )
-    return posted
-
-
-def open_examples(served: ServedPage) -> None:
-    served.form.get_by_text("Examples", exact=True).click()
-
-
-def test_a_pinned_plan_opens_with_its_own_input(served: ServedPage, page: Page) -> None:
-    served.open(question_link(SMALL_SEARCH))
-    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
-    served.wait_complete(SEARCH_MS)
-    served.figures.get_by_role("button", name="Pin", exact=True).click()
-    plan = served.pinned.get_by_role("button", name="Open this plan").first
-    options = plan.evaluate("(button) => button.dataset.openPlan")
-    open_examples(served)
-    served.form.get_by_role("button", name="Megatron trace of a real run").click()
-    served.answer.get_by_text("explanation", exact=True).wait_for()
-    served.wait_complete()
-    posted = posted_questions(page)
-    plan.click()
-    served.wait_complete()
-    tp = re.search(r"--tp (\d+)", options)
-    asked = next(question for question in posted if question["ask"] == "step")
-    assert asked["input"] == {"model": "llama3-8b"}
-    assert tp is not None and asked["options"]["tp"] == tp[1]  # type: ignore[index]
-    assert not served.problem.is_visible()
-
-
 def test_a_newer_problem_stays_when_an_older_answer_comes(served: ServedPage, page: Page) -> None:
     served.open_example()
     step = served.step()
@@ -459,35 +269,6 @@ def test_a_newer_problem_stays_when_an_older_answer_comes(served: ServedPage, pa
     assert served.figures.get_by_role("button", name="Pin", exact=True).is_disabled()
 
 
-def test_a_search_started_twice_leaves_none_behind(served: ServedPage, page: Page) -> None:
-    served.open_example()
-    change(served, "gpus", "64")
-    served.form.get_by_role("heading", name="Best plan").click()
-    served.field("tp values to try").fill("4,8")
-    served.field("pp values to try").fill("1,2")
-    cancelled: list[str] = []
-    page.on("request", lambda request: cancelled.append(request.url) if request.url.endswith("/cancel") else None)
-    jobs: list[str] = []
-    page.on("response", lambda response: jobs.append(response.url) if response.url.endswith("/api/jobs") else None)
-    page.route("**/api/jobs", lambda route: (page.wait_for_timeout(200), route.continue_()))
-    served.form.get_by_role("button", name="Find the best plan").dblclick()
-    served.wait_complete(SEARCH_MS)
-    assert len(jobs) - len(cancelled) == 1
-    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
-
-
-def test_a_search_is_followed_again_after_a_reload(served: ServedPage, page: Page) -> None:
-    start_long_search(served)
-    wait_for_plans(served, page)
-    posted = posted_questions(page)
-    page.reload()
-    wait_for_plans(served, page)
-    assert posted == []
-    page.keyboard.press("Escape")
-    served.wait_complete()
-    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
-
-
 def test_what_failed_is_tried_again(served: ServedPage, page: Page, watch: Watch) -> None:
     watch.expected = {500}
     served.open_example()
@@ -502,47 +283,6 @@ def test_what_failed_is_tried_again(served: ServedPage, page: Page, watch: Watch
     served.problem.wait_for(state="hidden")
     served.wait_complete()
     assert served.step() == first
-
-
-def test_a_difference_that_fails_is_not_left_on_show(served: ServedPage, page: Page, watch: Watch) -> None:
-    watch.expected = {500}
-    served.open_example()
-    served.figures.get_by_role("button", name="Pin", exact=True).click()
-    change(served, "tp", "8")
-    served.figures.get_by_role("button", name="Difference").click()
-    served.difference.get_by_role("article").wait_for()
-
-    def refuse(route: Route) -> None:
-        if '"compare"' in (route.request.post_data or ""):
-            route.fulfill(status=500, json={"error": {"code": "internal-error", "message": "a defect"}})
-        else:
-            route.continue_()
-
-    page.route("**/api/jobs", refuse)
-    served.field("pp").fill("8")
-    served.problem.wait_for()
-    served.difference.wait_for(state="hidden")
-
-
-def test_the_address_restores_the_difference(served: ServedPage, page: Page) -> None:
-    served.open_example()
-    first = served.step()
-    served.figures.get_by_role("button", name="Pin", exact=True).click()
-    change(served, "tp", "8")
-    served.figures.get_by_role("button", name="Difference").click()
-    served.difference.get_by_role("article").wait_for()
-    other = ServedPage(page.context.new_page(), served.origin)
-    other.open(page.url.removeprefix(served.origin))
-    other.difference.get_by_role("article").wait_for()
-    assert first in other.pinned.inner_text()
-    assert "tp 4 → 8" in other.figures.inner_text()
-    served.pinned.get_by_role("button", name="Unpin").click()
-    assert "pin=" not in page.url
-    page.set_viewport_size({"width": 900, "height": 900})
-    other.page.set_viewport_size({"width": 900, "height": 900})
-    pinned, current = other.pinned.bounding_box(), other.answer.bounding_box()
-    assert pinned is not None and current is not None
-    assert current["y"] < pinned["y"]
 
 
 def test_the_pipeline_keeps_what_was_set(served: ServedPage, page: Page) -> None:
