@@ -281,11 +281,17 @@ def _ask(words: Sequence[str]) -> object:
     """Answers the request in a file as `foretrace serve` does, without a socket; uploads are other files next to it."""
     from pathlib import Path
 
-    from foretrace.server.answering import Answerer, Place
-    from foretrace.server.questions import WebQuestion, read_json
+    from foretrace.server.answering import Answerer
+    from foretrace.server.questions import FilePlace, WebQuestion, read_json
+
+    class CurrentPlace(FilePlace):
+        """The current folder, which this process shares with other inputs."""
+
+        def enter(self) -> None:
+            """Changes nothing, so that other inputs can be read afterwards."""
 
     question = WebQuestion.read(read_json(Path(words[0]).read_bytes()))
-    place = Place(lambda: ("job.yaml",), ("job.yaml",))
+    place = CurrentPlace("", ("job.yaml",), ("job.yaml",))
     if question.source == "answers":
         return question.text
     answerer = Answerer()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
+from foretrace.basics.errors import ForetraceError
 from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.basics.units import format_count
 from foretrace.workload.plan import Plan
@@ -49,11 +50,19 @@ def setting_words(values: Mapping[str, Any]) -> list[str]:
         values: The fields of the plan as an answer states them, every choice made.
     """
     plan = Plan(**{field.name: values[field.name] for field in fields(Plan) if field.name in values})
-    usual_zero = stack(values["stack"]).zero
+    usual_zero = _usual_zero(values["stack"])
     words = [] if plan.precision in (None, "bf16") else [str(plan.precision)]
     words += [f"mbs {plan.mbs}"] if plan.mbs > 1 else []
     words += [word for word in _memory(plan) if plan.zero != usual_zero or not word.startswith("ZeRO")]
     return [*words, *(word for word in _run(plan) if not word.startswith(("layout", "order")))]
+
+
+def _usual_zero(name: str) -> int | None:
+    """Returns the ZeRO stage of a stack by default; None for one that is not known here, as of a saved answer."""
+    try:
+        return stack(name.partition("@")[0]).zero
+    except ForetraceError:
+        return None
 
 
 def varying_fields(plans: Sequence[Plan]) -> tuple[str, ...]:
