@@ -216,6 +216,17 @@ class Answerer:
             origin = origin_of(words, place.names)
             _write_timeline(replace(answered.answer, origin=answered.answer.origin or origin), kind, path)
 
+    def export_comparison(self, questions: Sequence[tuple[WebQuestion, FilePlace]], path: Path) -> None:
+        """Writes the comparison of two answers, and both, as one page."""
+        views = [self._comparison(questions).view()]
+        for question, place in questions:
+            place.enter()
+            answered = self._answered(question, place.names)
+            words = command_words(question, place.shown_names, even_if_oom=not answered.fits)
+            view = answered.view()
+            views.append(replace(view, origin=view.origin or origin_of(words, place.names)))
+        write_text(path, report_html(with_origin(views, origin_of((), ()))), "page")
+
     def _answered(
         self, question: WebQuestion, paths: tuple[str, ...], show_front: Callable[[str], None] = lambda _: None
     ) -> WebAnswer:

@@ -251,13 +251,19 @@ class WebServer:
             "content-disposition": f'attachment; filename="{_file_stem(answer)}.{ending}"',
             "content-security-policy": "sandbox; default-src 'none'",
         }
-        content = await self._state.call(self._state.store.file, answer.id, kind)
+        question = WebQuestion.read(answer.question)
+        base = request.query_params.get("with")
+        if base is not None:
+            if kind != "report":
+                raise unknown_id("download", f"{kind} of two answers")
+            question = WebQuestion("compare", "answers", (base, answer.id))
+        content = None if base is not None else await self._state.call(self._state.store.file, answer.id, kind)
         if content is not None:
             return Response(content, media_type=media_type, headers=headers)
         owner, path = self._owners.needed(request), self._downloads / f"{new_id()}.{ending}"
         self._take_download(owner)
         try:
-            await self._board.export(owner, answer, kind, str(path))
+            await self._board.export(owner, question, kind, str(path))
             return _SentFile(path, media_type, headers, partial(self._open_downloads.subtract, [owner]))
         except BaseException as error:
             self._open_downloads[owner] -= 1

@@ -204,9 +204,9 @@ class JobBoard:
             raise
         return description
 
-    async def export(self, owner: str, answer: StoredAnswer, kind: str, path: str) -> None:
+    async def export(self, owner: str, question: WebQuestion, kind: str, path: str) -> None:
         """Writes a download that is not stored to a file. Raises ForetraceError where there is none."""
-        message = await self._task_message(WebQuestion.read(answer.question), owner)
+        message = await self._task_message(question, owner)
         task = PoolTask("export", {**message, "format": kind, "output": path}, owner, self._limit_s, lambda *_: None)
         self._pool.submit(task)
         try:

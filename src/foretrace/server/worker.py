@@ -123,6 +123,9 @@ class Worker:
                 return self._answerer.inspected(question, place)
             if kind == "compare":
                 return self._answerer.compared(asked)
+            if kind == "export" and len(asked) > 1:
+                self._answerer.export_comparison(asked, Path(task["output"]))
+                return {}
             if kind == "export":
                 self._answerer.export(question, place, task["format"], Path(task["output"]))
                 return {}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import foretrace
+from page_elements import check_page
 from server_client import LONG_SEARCH, PREDICTION, SEEDS, Browser, server
 from unit.cli.command_line import answer_of
 
@@ -87,6 +88,18 @@ def test_a_search_shows_its_front_and_its_command_finds_the_same_plan(
     answer = events["answer"]
     _, *words = shlex.split(answer["command"])
     assert answer_of(capsys, *words)["best"]["step_time_s"] == answer["summary"]["step_time_s"]
+
+
+def test_a_report_of_two_answers_holds_both_and_their_difference(browser: Browser) -> None:
+    base = browser.answer(PREDICTION)
+    other = browser.answer(changed(PREDICTION, options={"tp": "4"}))
+    address = f"/api/answers/{other['answer']}/report"
+    page = check_page(browser.http.get(address, params={"with": base["answer"]}).text)
+    assert len(page.named("article")) == 3
+    for answer in (base, other):
+        assert answer["summary"]["step_text"] in page.text and answer["command"] in page.text
+    assert browser.http.get(address, params={"with": "A" * 22}).status_code == 404
+    assert browser.http.get(address.replace("report", "json"), params={"with": base["answer"]}).status_code == 404
 
 
 def test_a_cancelled_search_answers_with_what_it_has(browser: Browser) -> None:

@@ -362,9 +362,10 @@ export class AnswerPane {
     this.pinButton.disabled = !answer;
     this.commandButton.disabled = !answer?.command;
     this.linkButton.disabled = false;
-    this.downloads.offer(answer);
     const isDifferent = this.pinned?.answer !== answer?.answer;
-    show(this.differenceButton, isDifferent && isComparable(this.pinned) && isComparable(answer));
+    const canCompare = isDifferent && isComparable(this.pinned) && isComparable(answer);
+    this.downloads.offer(answer, canCompare ? (this.pinned?.answer ?? "") : "");
+    show(this.differenceButton, canCompare);
   }
 
   /**

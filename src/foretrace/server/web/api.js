@@ -337,10 +337,12 @@ export async function deleteAnswer(id) {
  *
  * @param {string} id
  * @param {string} format
+ * @param {string} base  the answer that it is compared with; empty for none
  * @returns {Promise<{blob: Blob, name: string}>}
  */
-export async function getDownload(id, format) {
-  const response = await send("GET", `/api/answers/${encodeURIComponent(id)}/${encodeURIComponent(format)}`);
+export async function getDownload(id, format, base = "") {
+  const address = `/api/answers/${encodeURIComponent(id)}/${encodeURIComponent(format)}`;
+  const response = await send("GET", base ? `${address}?with=${encodeURIComponent(base)}` : address);
   const disposition = response.headers.get("Content-Disposition") ?? "";
   const name = /filename="?([^";]+)"?/.exec(disposition)?.[1] ?? `foretrace-${format}`;
   return { blob: await response.blob(), name };

@@ -18,6 +18,8 @@ const FORMATS = /** @type {Record<string, [string, string]>} */ ({
   saved: ["Saved answer", "for foretrace compare and foretrace report"],
   launch: ["Launch arguments", "of the framework"],
 });
+/** @type {[string, string]} */
+const COMPARED = ["Report of both", "this answer, the pinned one, and their difference"];
 /** From how many ranks on a timeline makes a large file. */
 const LARGE_RANKS = 256;
 /** How long the browser may take to store a file. */
@@ -34,14 +36,17 @@ export class DownloadMenu {
   }
 
   /**
-   * Offers the formats of an answer.
+   * Offers the formats of an answer, and a report of it with another.
    *
    * @param {FullAnswer | null} answer
+   * @param {string} base  the id of the other answer; empty where there is none to compare with
    */
-  offer(answer) {
+  offer(answer, base) {
     const formats = answer?.downloads ?? [];
     const ranks = answer?.summary.gpus ?? 0;
-    fill(this.list, ...formats.map((format) => this.item(answer?.answer ?? "", format, ranks)));
+    const items = formats.map((format) => this.item(answer?.answer ?? "", format, ranks));
+    if (answer && base) items.push(this.item(answer.answer, "report", ranks, base));
+    fill(this.list, ...items);
     show(this.box, formats.length > 0);
   }
 
@@ -49,14 +54,15 @@ export class DownloadMenu {
    * @param {string} answer
    * @param {string} format
    * @param {number} ranks  0 where it is not known
+   * @param {string} base  the other answer of a comparison
    * @returns {HTMLElement}
    */
-  item(answer, format, ranks) {
-    const [name, use] = FORMATS[format] ?? [format, ""];
+  item(answer, format, ranks, base = "") {
+    const [name, use] = base ? COMPARED : (FORMATS[format] ?? [format, ""]);
     const isLarge = format === "perfetto" && ranks >= LARGE_RANKS;
     const about = isLarge ? `${use}; large: ${ranks.toLocaleString("en")} ranks` : use;
     const button = el("button", { type: "button" }, el("strong", {}, name), " ", el("span", { class: "muted" }, about));
-    button.addEventListener("click", () => void this.download(button, answer, format));
+    button.addEventListener("click", () => void this.download(button, answer, format, base));
     return el("li", {}, button);
   }
 
@@ -64,13 +70,14 @@ export class DownloadMenu {
    * @param {HTMLButtonElement} button
    * @param {string} answer
    * @param {string} format
+   * @param {string} base
    */
-  async download(button, answer, format) {
+  async download(button, answer, format, base) {
     if (button.getAttribute("aria-disabled") === "true") return;
     button.setAttribute("aria-disabled", "true");
     button.setAttribute("aria-busy", "true");
     try {
-      const { blob, name } = await getDownload(answer, format);
+      const { blob, name } = await getDownload(answer, format, base);
       const address = URL.createObjectURL(blob);
       el("a", { href: address, download: name }).click();
       setTimeout(() => URL.revokeObjectURL(address), STORED_MS);
