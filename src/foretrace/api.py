@@ -181,7 +181,7 @@ def plan(
         machine: What the model runs on, or a cluster or its name.
         request: What is fixed, which axes are pinned or widened, the objective, and when to stop.
         framework: The framework whose launch script is written; None: that of the stack, where it has one.
-        watch: Is offered the plans that are simulated so far, again and again while the search runs.
+        watch: Is offered the plans that were found so far, again and again while the search runs.
 
     Returns:
         The best plans, what the search has shown about all others, and which to measure first. Where nothing fits,

@@ -162,7 +162,7 @@ class Answerer:
         Args:
             question: The question.
             place: Where its files are.
-            show_front: Is given the plans that a search has simulated so far, as HTML.
+            show_front: Is given the plans that a search has found so far, as HTML.
         """
         place.enter()
         answered = self._answered(question, place.names, show_front)

@@ -177,10 +177,9 @@ class WebServer:
         return JSONResponse({"job": job.id})
 
     async def _events(self, request: Request) -> Response:
-        owner = self._owners.needed(request)
-        job = self._board.job(request.path_params["job"], owner)
-        self._board.check_follower(owner)
-        return StreamingResponse(self._board.follow(job), media_type="text/event-stream")
+        job = self._board.job(request.path_params["job"], self._owners.needed(request))
+        self._board.begin_following(job)
+        return _WatchedStream(job.follow(), partial(self._board.end_following, job), media_type="text/event-stream")
 
     async def _cancel(self, request: Request) -> Response:
         self._board.cancel(self._board.job(request.path_params["job"], self._owners.needed(request)))
@@ -244,22 +243,22 @@ class WebServer:
 
     async def _download(self, request: Request) -> Response:
         answer, kind = await self._stored(request), request.path_params["format"]
-        if kind not in _ENDINGS or kind not in answer.downloads:
+        base = request.query_params.get("with")
+        if kind not in _ENDINGS or kind not in answer.downloads or (base is not None and kind != "report"):
             raise unknown_id("download", kind)
         ending, media_type = _ENDINGS[kind]
+        stem = _file_stem(answer) + ("" if base is None else "-compared")
         headers = {
-            "content-disposition": f'attachment; filename="{_file_stem(answer)}.{ending}"',
+            "content-disposition": f'attachment; filename="{stem}.{ending}"',
             "content-security-policy": "sandbox; default-src 'none'",
         }
-        question = WebQuestion.read(answer.question)
-        base = request.query_params.get("with")
-        if base is not None:
-            if kind != "report":
-                raise unknown_id("download", f"{kind} of two answers")
-            question = WebQuestion("compare", "answers", (base, answer.id))
-        content = None if base is not None else await self._state.call(self._state.store.file, answer.id, kind)
-        if content is not None:
-            return Response(content, media_type=media_type, headers=headers)
+        if base is None:
+            content = await self._state.call(self._state.store.file, answer.id, kind)
+            if content is not None:
+                return Response(content, media_type=media_type, headers=headers)
+            question = WebQuestion.read(answer.question)
+        else:
+            question = WebQuestion("compare", "answers", (read_id(base, "with"), answer.id))
         owner, path = self._owners.needed(request), self._downloads / f"{new_id()}.{ending}"
         self._take_download(owner)
         try:
@@ -283,7 +282,35 @@ class WebServer:
         self._open_downloads[owner] += 1
 
 
-class _SentFile(StreamingResponse):
+class _WatchedStream(StreamingResponse):
+    """A stream whose end is reported, whether all was sent or its reader has gone.
+
+    Args:
+        content: What is sent.
+        on_end: Called at the end.
+        headers: More headers.
+        media_type: What it is.
+    """
+
+    def __init__(
+        self,
+        content: AsyncIterator[Any],
+        on_end: Callable[[], object],
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        super().__init__(content, 200, headers, media_type)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+class _SentFile(_WatchedStream):
     """A file that is removed once it is open, and sent.
 
     Args:
@@ -297,20 +324,17 @@ class _SentFile(StreamingResponse):
     """
 
     def __init__(self, path: Path, media_type: str, headers: Mapping[str, str], on_end: Callable[[], None]) -> None:
-        self._path, self._on_end, self._stream = path, on_end, path.open("rb")
+        self._path, self._stream = path, path.open("rb")
+        self._on_sent = on_end
         with suppress(OSError):  # systems that keep open files do it later
             path.unlink()
         size_bytes = os.fstat(self._stream.fileno()).st_size
-        super().__init__(self._pieces(), 200, {**headers, "content-length": str(size_bytes)}, media_type)
+        super().__init__(self._pieces(), self._close, {**headers, "content-length": str(size_bytes)}, media_type)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the file."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._stream.close()
-            self._path.unlink(missing_ok=True)
-            self._on_end()
+    def _close(self) -> None:
+        self._stream.close()
+        self._path.unlink(missing_ok=True)
+        self._on_sent()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         while piece := await asyncio.to_thread(self._stream.read, PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""Connections that cannot be held for nothing: limits on the time of a request's headers and of a stalled response.
+"""Limits how long a client may take to send the headers of a request, and how long it may stop reading a response.
 
 Uvicorn limits only the time between two requests of a connection. A client that sends nothing, or one byte now and
 then, would stay as long as it likes; a few thousand of these leave no connection for others.
@@ -10,6 +10,7 @@ import asyncio
 import sys
 from typing import Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS: Final = 2000
@@ -46,17 +47,19 @@ class LimitedProtocol(H11Protocol):
         self._unset("_send_timer")
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes: from the first of a request on, its headers must come in time."""
+        """Handles received bytes. The headers of a request must be complete `HEADERS_S` after its first byte."""
         super().data_received(data)
         if not self._is_waiting:
             self._unset("_headers_timer")
-        elif self._headers_timer is None:
+        elif self._headers_timer is None and self.conn.their_state is h11.IDLE:  # and not the rest of a refused body
             self._headers_timer = self.loop.call_later(HEADERS_S, self._give_up)
 
     def on_response_complete(self) -> None:
         """Notes since when the connection waits for another request."""
         self._waiting_since_s = self.loop.time()
         super().on_response_complete()
+        if self.transport.is_closing() and self._send_timer is None:
+            self._watch_sending()
 
     def timeout_keep_alive_handler(self) -> None:
         """Closes a connection on which no other request came, once its client has read the last response."""
@@ -65,7 +68,7 @@ class LimitedProtocol(H11Protocol):
             self._watch_sending()
 
     def pause_writing(self) -> None:
-        """Stops writing until the client has read; it must begin in time."""
+        """Pauses writing. The client must read something within `SEND_STALL_S`."""
         super().pause_writing()
         self._unset("_send_timer")
         self._watch_sending()
@@ -95,7 +98,7 @@ class LimitedProtocol(H11Protocol):
             self._give_up()
 
     def _give_up(self) -> None:
-        """Closes the connection, with what it has still to send."""
+        """Closes the connection at once and discards its unsent data."""
         self.connections.discard(self)  # it does not count any more, though its end is reported later
         self.transport.abort()
 

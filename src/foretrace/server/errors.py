@@ -77,7 +77,7 @@ def refused(problem: str, hint: str | None = None) -> InputError:
 
 
 def unknown_id(what: str, name: str) -> InputError:
-    """Returns the error of an id that nothing has."""
+    """Returns the error for an id that does not exist."""
     return InputError("unknown-id", f'there is no {what} "{shortened(name)}"', hint="it may have been removed since")
 
 
@@ -86,7 +86,7 @@ def unwritable_state(error: OSError | sqlite3.Error, where: Path | None = None) 
 
     Args:
         error: The reason. The paths that it may name are left out: they are for who runs the server.
-        where: The folder, where it is told to who runs the server.
+        where: The folder; None in responses, which must not name paths.
     """
     reason = (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
     place = None if where is None else str(where)

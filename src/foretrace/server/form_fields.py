@@ -45,8 +45,8 @@ class FormField:
         choices: All values; None where other texts are possible.
         kind: The kind of value.
         default: The value that an empty field stands for, where that can be said; `true` or `false` of a flag.
-        omitted: The value that a command without the option has; None if it has none, so that the value of the page
-            has to be written.
+        omitted: The value that the command uses without the option; None if it has none. If it equals the value on
+            the page, the option is left out of the command.
     """
 
     name: str

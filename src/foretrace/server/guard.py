@@ -45,7 +45,7 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 _NO_HOST: Final = re.compile(r"[^\w.:\[\]-]", re.ASCII)
-"""A sign that no host name or number has: what is before or after it is not the host."""
+"""Characters that no host name or address has."""
 _YEAR_S: Final = 31_536_000
 
 
@@ -157,7 +157,7 @@ class Guard:
     def _check_host(self, host: str) -> None:
         """Raises an error where the page was opened by a name that may belong to somebody else.
 
-        Numbers are not names: whoever has one in the address bar means this machine.
+        IP addresses are allowed: nobody can point one at another machine through DNS.
         """
         try:
             name = "" if _NO_HOST.search(host) else (urlsplit(f"//{host}").hostname or "").lower()

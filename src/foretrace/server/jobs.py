@@ -48,7 +48,7 @@ class WebJob:
     is_cancelled: bool = False
     listeners: int = 0
     abandoned: asyncio.TimerHandle | None = None
-    """Runs out when nobody has followed the job for long."""
+    """The timer that cancels the job when nobody has followed it for too long."""
     ended_s: float | None = None
     events: list[tuple[int, str, str]] = field(default_factory=list)
     """The number, name and JSON of each event."""
@@ -156,20 +156,16 @@ class JobBoard:
             if job.task is not None:
                 self._pool.cancel(job.task)
 
-    async def follow(self, job: WebJob) -> AsyncIterator[str]:
-        """Yields the events of a job, from the first. A job that nobody follows for long is cancelled."""
-        job.listeners += 1
-        try:
-            async for text in job.follow():
-                yield text
-        finally:
-            job.listeners -= 1
-            self._expect_listener(job)
-
-    def check_follower(self, owner: str) -> None:
-        """Raises InputError where an owner follows too many jobs."""
-        if sum(job.listeners for job in self._jobs.values() if job.owner == owner) >= MAX_FOLLOWED:
+    def begin_following(self, job: WebJob) -> None:
+        """Counts a page that follows a job. Raises InputError where its owner follows too many."""
+        if sum(other.listeners for other in self._jobs.values() if other.owner == job.owner) >= MAX_FOLLOWED:
             raise InputError("too-many", f"you already follow {MAX_FOLLOWED} jobs", hint="close other pages")
+        job.listeners += 1
+
+    def end_following(self, job: WebJob) -> None:
+        """Notes that a page has gone. A job that nobody follows for long is cancelled."""
+        job.listeners -= 1
+        self._expect_listener(job)
 
     def _expect_listener(self, job: WebJob) -> None:
         """Cancels a job that nobody follows, unless somebody does in time."""

@@ -55,7 +55,7 @@ class PoolTask:
     Attributes:
         kind: What is to be done.
         message: The rest of the message to the worker.
-        owner: Who takes turns.
+        owner: The user whose turn the task takes.
         limit_s: Seconds of work after which it is interrupted, in all its attempts together.
         watch: Called with the events of the worker, and with `queued` when its position changes.
         result: What the worker returned, or the error.

@@ -85,7 +85,7 @@ class WebQuestion:
         machine: Options of the machine by name.
         scenario: Options of the scenario by name.
         axes: Texts of the axes of a search.
-        objective: What the best plan of a search is best in.
+        objective: The objective of a search, such as `step` or `cost`.
         search_s: Seconds that a search may take.
     """
 

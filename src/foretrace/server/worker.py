@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -172,7 +173,7 @@ class Worker:
 
 
 def job_paths(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the files of an upload that are its job: a job file alone, where it or its other files name the rest.
+    """Returns the files to open as the job. If one job file names all others, only that file is opened.
 
     Args:
         folder: Where they are.
@@ -182,8 +183,13 @@ def job_paths(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     if not job_files or not 1 < len(names) <= MAX_JOB_FILES:
         return tuple(names)
     texts = {name: _beginning(folder / name) for name in names}
-    unnamed = [name for name in names if not any(name in texts[other] for other in names if other != name)]
+    unnamed = [name for name in names if not any(_names(texts[other], name) for other in names if other != name)]
     return tuple(unnamed) if len(unnamed) == 1 and unnamed[0] in job_files else tuple(names)
+
+
+def _names(text: str, name: str) -> bool:
+    """Returns whether a text has a file's name, and not only as a part of another."""
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) is not None
 
 
 def _job_place(place: FilePlace) -> FilePlace:

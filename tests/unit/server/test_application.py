@@ -218,9 +218,9 @@ STEP = WebQuestion("step", "model", ("llama3-8b",))
 SEARCH = WebQuestion("plan", "model", ("llama3-8b",))
 
 
-async def last_event(board: JobBoard, job: WebJob) -> tuple[str, dict[str, Any]]:
+async def last_event(job: WebJob) -> tuple[str, dict[str, Any]]:
     """The name and the values of the event that ends a job."""
-    texts = [text async for text in board.follow(job)]
+    texts = [text async for text in job.follow()]
     name, values = texts[-1].strip().split("\n")
     return name.removeprefix("event: "), json.loads(values.removeprefix("data: "))
 
@@ -232,14 +232,14 @@ def test_a_search_that_nobody_follows_is_cancelled_and_says_that_it_found_nothin
 
     async def ask(board: JobBoard) -> None:
         left, followed = await board.begin("me", SEARCH), await board.begin("me", SEARCH)
-        stream = board.follow(followed)
-        await anext(stream)
+        board.begin_following(followed)
         await asyncio.sleep(0.4)
-        name, values = await last_event(board, left)
+        name, values = await last_event(left)
         assert (name, values["code"]) == ("cancelled", "interrupted")
         assert values["message"]
         assert followed.ended_s is None
-        await stream.aclose()
+        board.end_following(followed)
+        assert (await last_event(followed))[0] == "cancelled"
 
     with_board(tmp_path, ask)
 
@@ -247,11 +247,11 @@ def test_a_search_that_nobody_follows_is_cancelled_and_says_that_it_found_nothin
 def test_a_job_can_be_followed_again_from_its_first_event(tmp_path: Path) -> None:
     async def ask(board: JobBoard) -> None:
         begun = await board.begin("me", SEARCH)
-        first = board.follow(begun)
+        first = begun.follow()
         begun.add("progress", {"text": "searching"})
         texts = [await anext(first), await anext(first)]
         await first.aclose()
-        again = board.follow(board.job(begun.id, "me"))
+        again = board.job(begun.id, "me").follow()
         assert [await anext(again), await anext(again)] == texts
         await again.aclose()
         with pytest.raises(ForetraceError):
@@ -282,14 +282,14 @@ def test_one_owner_follows_a_limited_number_of_jobs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(jobs_module, "MAX_FOLLOWED", 1)
 
     async def ask(board: JobBoard) -> None:
-        stream = board.follow(await board.begin("me", SEARCH))
-        board.check_follower("me")
-        await anext(stream)
+        mine, yours = await board.begin("me", SEARCH), await board.begin("you", SEARCH)
+        board.begin_following(mine)
         with pytest.raises(ForetraceError) as caught:
-            board.check_follower("me")
+            board.begin_following(mine)
         assert caught.value.code == "too-many"
-        board.check_follower("you")
-        await stream.aclose()
+        board.begin_following(yours)
+        board.end_following(mine)
+        board.begin_following(mine)
 
     with_board(tmp_path, ask)
 

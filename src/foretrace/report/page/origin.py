@@ -25,7 +25,10 @@ def with_origin(views: Sequence[View], origin: Origin) -> list[View]:
 
 
 def origin_facts(view: View) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the command that made an answer, its versions and files, and after those of a saved answer the page's."""
+    """Returns the command that made an answer and the facts about its origin.
+
+    For a saved answer, the facts about the page follow.
+    """
     if view.origin is None:
         return view.command, list(view.facts)
     facts = list(_facts(view.origin)) if view.origin.is_known else [("command, versions", _NOT_SAVED)]

@@ -359,10 +359,7 @@ def _path_table(answer: Answer, stretches: Sequence[PathStretch]) -> Table:
             "" if stretch.phase == "none" else stretch.phase,
             _time_cell(stretch.seconds),
             Cell(format_count(stretch.ops), stretch.ops),
-            " · ".join(
-                f"{part_text(part)} {format_percent(s / (stretch.seconds or 1.0))}"
-                for part, s in stretch.parts_s.items()
-            ),
+            _parts_text(stretch),
             stretch.longest,
         ]
         for stretch in shown

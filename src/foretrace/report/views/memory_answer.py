@@ -23,7 +23,7 @@ from foretrace.report.views.text_table import notes_section, page_table, sentenc
 from foretrace.simulation.relief import Relief
 
 
-def memory_view(answer: Answer, relief: Sequence[Relief] | None = (), measured: MeasuredMemory | None = None) -> View:
+def memory_view(answer: Answer, relief: Sequence[Relief] | None = None, measured: MeasuredMemory | None = None) -> View:
     """Makes the view of the memory of a job.
 
     Args:
@@ -32,7 +32,7 @@ def memory_view(answer: Answer, relief: Sequence[Relief] | None = (), measured: 
         measured: A memory snapshot to compare with.
     """
     memory = answer.memory
-    sections = [_step(answer, memory), *relief_section(relief or None)]
+    sections = [_step(answer, memory), *relief_section(None if memory is None or memory.fits else relief)]
     if measured is not None:
         sections.append(_measured(measured))
     sections += memory_section(answer)

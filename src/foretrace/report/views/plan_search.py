@@ -1,6 +1,6 @@
 """The view of a search for plans: the best, the front of time and memory, what was rejected, how to launch it.
 
-A search that runs has a view of the plans that it has simulated so far.
+A search that runs has a view of the plans that it has found so far.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ function threeFigures(value) {
   return value.toFixed(0);
 }
 
-/** The units of an axis: from which time on they are used, and seconds of one; of the last, any time. */
+/** Units of a time axis: the least time at which a unit is used, its length in seconds, its symbol. */
 const AXIS_UNITS = [[7200, 3600, "h"], [600, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"], [0, 1e-6, "µs"]];
 
 /** From which time on an axis has one unit, of minutes or hours. */

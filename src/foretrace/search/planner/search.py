@@ -21,6 +21,7 @@ from foretrace.basics.units import format_time
 from foretrace.cost.machine import Machine
 from foretrace.cost.unit_costs import UnitTimes
 from foretrace.engine import jit
+from foretrace.inputs.inventory import counted_text
 from foretrace.inputs.model.options import options_between, plan_options
 from foretrace.models.model import Model
 from foretrace.search.planner.asked_axes import space_of
@@ -62,7 +63,7 @@ _SHARED_CODES: Final = ("nearest-version", "uncertain", "field-ignored", "not-mo
 """Codes of the best plan's notes that hold for every plan of a search."""
 
 FIRST_ROWS: Final = 1024
-"""Plans whose memory or bounds are found at once, at first: of the slowest models about a second's work."""
+"""Rows of the first slice. For the slowest models its work takes about a second."""
 SLICE_S: Final = 0.2
 """Seconds below which the next slice has twice as many plans, so that fast searches have few slices."""
 
@@ -83,7 +84,7 @@ class ShowsProgress(Protocol):
         """Says how much of the part is finished."""
 
     def show(self, plans: Callable[[], SearchedPlans]) -> None:
-        """Offers the plans that were simulated so far."""
+        """Offers the plans that were found so far."""
 
 
 def search_plans(
@@ -283,6 +284,8 @@ class _Search:
         self.seconds: dict[str, float] = {}
         self._memory = MemoryTable(model, machine)
         self._began = time.monotonic()
+        self._is_interrupted = False
+        """Whether an interrupt has come before the first simulation."""
         self._unbounded = 0
         """Plans that fit, but were not bounded, because the search was interrupted."""
         self._enumeration: Enumeration | None = None
@@ -368,6 +371,7 @@ class _Search:
         except KeyboardInterrupt:
             if not done:
                 raise
+            self._is_interrupted = True
         return Bounds(bounds.bound_s[:done], bounds.estimate_s[:done])
 
     def _reached(self, done: int, _total: int) -> None:
@@ -400,7 +404,7 @@ class _Search:
         left_s = None if request.time_s is None else request.time_s - (time.monotonic() - self._began)
         limits = Limits(request.gap, left_s, MAX_SIMULATIONS)
         self.progress.begin("simulating", 0)
-        if self._unbounded:
+        if self._is_interrupted:
             prover.proof.stopped_by = "interrupt"
         else:
             prover.prove(limits, lambda prover: self._simulated(prover, fitting))
@@ -436,7 +440,7 @@ class _Search:
     def _simulated(self, prover: Prover, fitting: _Fitting) -> None:
         best = prover.best()
         shown = "" if best is None else format_time(prover.proof.simulated[best].step_time_s)
-        self.progress.reach(len(prover.proof.simulated), f"{len(prover.undecided()):,} plans left", shown)
+        self.progress.reach(len(prover.proof.simulated), f"{counted_text(len(prover.undecided()), 'plan')} left", shown)
         self.progress.show(lambda: self._plans_so_far(fitting, prover.expected_s(), prover.proof.simulated))
 
     def _plans_so_far(
