@@ -322,11 +322,16 @@ export class GanttPainter {
   }
 
   /**
+   * Returns a label as it fits: without its first words, since the last tells it from others, or cut.
+   *
    * @param {string} text
    * @param {number} room
    */
   shortened(text, room) {
-    if (this.context.measureText(text).width <= room) return text;
+    const words = text.split(" ");
+    const ends = words.map((_, first) => words.slice(first).join(" "));
+    const fitting = ends.find((end) => this.context.measureText(end).width <= room);
+    if (fitting !== undefined) return fitting;
     let kept = text.length;
     while (kept > 1 && this.context.measureText(`${text.slice(0, kept)}…`).width > room) kept--;
     return `${text.slice(0, kept)}…`;
