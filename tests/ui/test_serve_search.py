@@ -234,6 +234,18 @@ def test_a_difference_that_fails_is_not_left_on_show(served: ServedPage, page: P
     served.difference.wait_for(state="hidden")
 
 
+def test_a_difference_follows_what_is_pinned(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    pin = served.figures.get_by_role("button", name="Pin", exact=True)
+    pin.click()
+    change(served, "tp", "8")
+    served.figures.get_by_role("button", name="Difference").click()
+    served.difference.get_by_role("article").wait_for()
+    pin.click()
+    served.difference.wait_for(state="hidden")
+    assert "diff=" not in page.url
+
+
 def test_the_address_restores_the_difference(served: ServedPage, page: Page) -> None:
     served.open_example()
     first = served.step()

@@ -420,6 +420,9 @@ export class AnswerPane {
     this.listener.moved();
     announce("Pinned");
     this.showWantedDifference();
+    if (this.differenceBox.hidden) return;
+    if (this.answer?.question) this.followDifference(this.answer.question);
+    else this.hideDifference();
   }
 
   unpin() {
