@@ -149,6 +149,21 @@ def test_a_search_is_followed_again_after_a_reload(served: ServedPage, page: Pag
     assert served.answer.get_by_role("button", name="Open this plan").count() > 0
 
 
+def test_a_search_is_followed_when_a_reload_meets_a_broken_connection(
+    served: ServedPage, page: Page, watch: Watch
+) -> None:
+    watch.is_offline = True
+    start_long_search(served)
+    wait_for_plans(served, page)
+    posted = posted_questions(page)
+    page.route("**/events", lambda route: route.abort("connectionreset"), times=2)
+    page.reload()
+    wait_for_plans(served, page)
+    assert posted == []
+    page.keyboard.press("Escape")
+    served.wait_complete()
+
+
 def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
     served.open_example()
     step = served.step()

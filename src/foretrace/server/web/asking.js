@@ -3,7 +3,7 @@
  * the same job is followed again; if it is gone, the question is asked again, ever more rarely.
  */
 
-import { cancelJob, ConnectionError, followJob, postJob, ProblemError } from "./api.js";
+import { cancelJob, ConnectionError, followJob, isJobKnown, postJob, ProblemError } from "./api.js";
 
 /** @typedef {import("./api.js").JobListener} JobListener */
 /** @typedef {import("./api.js").Problem} Problem */
@@ -207,7 +207,9 @@ export class Asking {
       this.stop = null;
       await this.pause(new ConnectionError("events"));
       if (turn !== this.turn) return;
-      if (isReached) this.follow(body, turn);
+      const isKnown = isReached || (await isJobKnown(job));
+      if (turn !== this.turn) return;
+      if (isKnown) this.follow(body, turn);
       else void this.askAgain(body, turn);
     });
   }
