@@ -164,6 +164,24 @@ def test_a_search_is_followed_when_a_reload_meets_a_broken_connection(
     served.wait_complete()
 
 
+def test_a_search_cancelled_while_its_connection_is_broken_keeps_its_plans(
+    served: ServedPage, page: Page, watch: Watch
+) -> None:
+    watch.is_offline = True
+    start_long_search(served)
+    wait_for_plans(served, page)
+    posted = posted_questions(page)
+    page.route("**/events", lambda route: route.abort("connectionreset"))
+    page.reload()
+    served.figures.get_by_text("cannot be reached").wait_for()
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(500)
+    page.unroute("**/events")
+    served.wait_complete()
+    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
+    assert posted == []
+
+
 def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
     served.open_example()
     step = served.step()
