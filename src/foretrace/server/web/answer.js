@@ -286,6 +286,7 @@ export class AnswerPane {
     show(this.misfit, false);
     this.step.textContent = "";
     this.title.textContent = "";
+    document.title = "Searching · Foretrace";
     this.change.textContent = "";
     this.shown = null;
     this.answer = null;
