@@ -149,6 +149,39 @@ def test_a_search_is_followed_again_after_a_reload(served: ServedPage, page: Pag
     assert served.answer.get_by_role("button", name="Open this plan").count() > 0
 
 
+def test_a_search_is_followed_when_a_reload_meets_a_broken_connection(
+    served: ServedPage, page: Page, watch: Watch
+) -> None:
+    watch.is_offline = True
+    start_long_search(served)
+    wait_for_plans(served, page)
+    posted = posted_questions(page)
+    page.route("**/events", lambda route: route.abort("connectionreset"), times=2)
+    page.reload()
+    wait_for_plans(served, page)
+    assert posted == []
+    page.keyboard.press("Escape")
+    served.wait_complete()
+
+
+def test_a_search_cancelled_while_its_connection_is_broken_keeps_its_plans(
+    served: ServedPage, page: Page, watch: Watch
+) -> None:
+    watch.is_offline = True
+    start_long_search(served)
+    wait_for_plans(served, page)
+    posted = posted_questions(page)
+    page.route("**/events", lambda route: route.abort("connectionreset"))
+    page.reload()
+    served.figures.get_by_text("cannot be reached").wait_for()
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(500)
+    page.unroute("**/events")
+    served.wait_complete()
+    assert served.answer.get_by_role("button", name="Open this plan").count() > 0
+    assert posted == []
+
+
 def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
     served.open_example()
     step = served.step()
@@ -232,6 +265,18 @@ def test_a_difference_that_fails_is_not_left_on_show(served: ServedPage, page: P
     served.field("pp").fill("8")
     served.problem.wait_for()
     served.difference.wait_for(state="hidden")
+
+
+def test_a_difference_follows_what_is_pinned(served: ServedPage, page: Page) -> None:
+    served.open_example()
+    pin = served.figures.get_by_role("button", name="Pin", exact=True)
+    pin.click()
+    change(served, "tp", "8")
+    served.figures.get_by_role("button", name="Difference").click()
+    served.difference.get_by_role("article").wait_for()
+    pin.click()
+    served.difference.wait_for(state="hidden")
+    assert "diff=" not in page.url
 
 
 def test_the_address_restores_the_difference(served: ServedPage, page: Page) -> None:

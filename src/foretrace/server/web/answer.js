@@ -98,6 +98,8 @@ export class AnswerPane {
     this.shown = null;
     /** Whether the answer on show is that of an earlier question than the one that has failed. */
     this.isHeld = false;
+    /** Whether the first part of the answer that is waited for is on show. */
+    this.isPart = false;
     /** Whether the difference is to be shown as soon as both answers are there. */
     this.wantsDifference = false;
     // What is scrolled to the top stops below the bar, whose height depends on what it says.
@@ -133,6 +135,7 @@ export class AnswerPane {
   wait(text) {
     this.before = this.shown ?? this.before;
     this.isHeld = false;
+    this.isPart = false;
     show(this.held, false);
     this.listener.dropComparison();
     for (const box of [this.current, this.bar, this.differenceBox]) {
@@ -196,8 +199,12 @@ export class AnswerPane {
    */
   hold(reason) {
     this.rest();
-    if (this.current.classList.contains("partly")) {
-      for (const section of this.current.querySelectorAll("article > section:not(.fresh)")) section.remove();
+    if (this.isPart) {
+      this.isPart = false;
+      // Where the part took its place in the answer before, the rest of that one goes.
+      const isMixed = this.current.classList.contains("partly");
+      const others = isMixed ? this.current.querySelectorAll("article > section:not(.fresh)") : [];
+      for (const section of others) section.remove();
       this.freshen();
       this.hideDifference();
       this.say(reason === "cancelled" ? "cancelled: this is the first part of the answer, Enter asks for all of it" : "");
@@ -221,6 +228,7 @@ export class AnswerPane {
     this.hideDifference();
     fill(this.current);
     this.answer = null;
+    this.isPart = false;
     this.shown = null;
     this.before = null;
     this.showProblem(null);
@@ -256,6 +264,7 @@ export class AnswerPane {
       enliven(this.current);
     });
     this.bar.classList.remove("stale", "held");
+    this.isPart = true;
     // Until the whole answer has come, there is nothing to keep, to copy or to download.
     this.answer = null;
     this.showActions();
@@ -277,9 +286,11 @@ export class AnswerPane {
     show(this.misfit, false);
     this.step.textContent = "";
     this.title.textContent = "";
+    document.title = "Searching · Foretrace";
     this.change.textContent = "";
     this.shown = null;
     this.answer = null;
+    this.isPart = false;
     this.showActions();
   }
 
@@ -291,6 +302,7 @@ export class AnswerPane {
    */
   showAnswer(answer, question) {
     this.answer = { ...answer, question };
+    this.isPart = false;
     const position = window.scrollY;
     keepingState(this.current, () => {
       setHtml(this.current, answer.html, "current-");
@@ -420,6 +432,9 @@ export class AnswerPane {
     this.listener.moved();
     announce("Pinned");
     this.showWantedDifference();
+    if (this.differenceBox.hidden) return;
+    if (this.answer?.question) this.followDifference(this.answer.question);
+    else this.hideDifference();
   }
 
   unpin() {

@@ -249,7 +249,8 @@ export function followJob(job, listener, lost) {
 }
 
 /**
- * Returns whether the server still has the events of a job.
+ * Returns whether the server still has the events of a job: false only where it says that it has not, and true where it
+ * cannot be reached or is busy.
  *
  * @param {string} job
  * @returns {Promise<boolean>}
@@ -257,10 +258,10 @@ export function followJob(job, listener, lost) {
 export async function isJobKnown(job) {
   const ending = new AbortController();
   try {
-    const { ok } = await fetch(`/api/jobs/${encodeURIComponent(job)}/events`, { signal: ending.signal });
-    return ok;
+    const { status } = await fetch(`/api/jobs/${encodeURIComponent(job)}/events`, { signal: ending.signal });
+    return status !== 404;
   } catch {
-    return false;
+    return true;
   } finally {
     ending.abort();
   }

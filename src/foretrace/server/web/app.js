@@ -28,7 +28,18 @@ const OWN = { own: true };
 /** Changes of one field within this time are one step of the browser's history. */
 const SAME_STEP_MS = 1500;
 /** Problems of the server rather than of the question: the same question may succeed when it is asked again. */
-const OF_THE_SERVER = ["gave-up", "worker-died", "memory-exhausted", "internal-error", "not-reachable", "busy", "too-many"];
+const OF_THE_SERVER = [
+  "gave-up",
+  "worker-died",
+  "memory-exhausted",
+  "internal-error",
+  "not-reachable",
+  "busy",
+  "too-many",
+  "too-slow",
+  "unwritable-file",
+  "interrupted",
+];
 
 /** @type {Question} */
 const FIRST = completed({
@@ -65,7 +76,7 @@ class App {
       answer: (answer, question) => this.showAnswer(answer, question),
       failed: (problem, question) => this.fail(problem, this.askAgain(question)),
       cancelled: () => this.showCancelled(),
-      resume: (question) => this.resumeSearch(question),
+      resume: (question) => this.resumeSearch(question, "push"),
       open: (answer) => void this.openAnswer(answer, "push"),
     });
     this.form = new QuestionForm(byId("question"), start, {
@@ -223,7 +234,7 @@ class App {
   async restoreQuestion(question) {
     const { question: sought } = this.planRun;
     if (sought && this.planRun.asking.isWaiting && isSame(question, sought)) {
-      this.resumeSearch(question);
+      this.resumeSearch(question, "keep");
       return;
     }
     const known = this.planRun.answers.get(questionHash(question));
@@ -432,12 +443,17 @@ class App {
     byId("main").focus({ preventScroll: true });
   }
 
-  /** @param {Question} question */
-  resumeSearch(question) {
+  /**
+   * Shows the search that runs in the background.
+   *
+   * @param {Question} question
+   * @param {Address} address
+   */
+  resumeSearch(question, address) {
     this.leave();
     this.question = question;
     this.form.show(question);
-    this.push(questionHash(question));
+    if (address === "push") this.push(questionHash(question));
     this.showResult();
     this.pane.wait("looking for plans …");
     this.clearProblem();

@@ -3,7 +3,7 @@
  * the same job is followed again; if it is gone, the question is asked again, ever more rarely.
  */
 
-import { cancelJob, ConnectionError, followJob, postJob, ProblemError } from "./api.js";
+import { cancelJob, ConnectionError, followJob, isJobKnown, postJob, ProblemError } from "./api.js";
 
 /** @typedef {import("./api.js").JobListener} JobListener */
 /** @typedef {import("./api.js").Problem} Problem */
@@ -39,6 +39,8 @@ export class Asking {
     this.endPause = null;
     this.wait_s = MIN_WAIT_S;
     this.isCancelling = false;
+    /** Whether the question is a search, which has plans to show when it is cancelled. */
+    this.isSearch = false;
   }
 
   /** Whether somebody waits for an answer. */
@@ -55,6 +57,7 @@ export class Asking {
    */
   ask(body, listener, job) {
     this.begin(listener);
+    this.isSearch = isSearch(body);
     if (job === undefined) void this.post(body, this.turn);
     else {
       this.job = job;
@@ -76,7 +79,7 @@ export class Asking {
    * @returns {Promise<Problem | null>}  why it cannot be cancelled
    */
   async cancel() {
-    if (this.job === null || this.stop === null) {
+    if (this.job === null || (this.stop === null && !this.isSearch)) {
       const listener = this.listener;
       this.drop();
       listener?.cancelled();
@@ -88,9 +91,14 @@ export class Asking {
       await cancelJob(job);
     } catch (error) {
       if (turn !== this.turn || !this.isWaiting) return null;
-      this.isCancelling = false;
-      return problemOf(error);
+      const isGone = this.stop === null && error instanceof ProblemError && error.status === 404;
+      if (!isGone) {
+        this.isCancelling = false;
+        return problemOf(error);
+      }
     }
+    // The server can be reached again: what the job has ended with, if anything, comes now.
+    if (turn === this.turn) this.retryNow();
     return null;
   }
 
@@ -207,7 +215,10 @@ export class Asking {
       this.stop = null;
       await this.pause(new ConnectionError("events"));
       if (turn !== this.turn) return;
-      if (isReached) this.follow(body, turn);
+      const isKnown = isReached || (await isJobKnown(job));
+      if (turn !== this.turn) return;
+      if (isKnown) this.follow(body, turn);
+      else if (this.isCancelling) this.end(() => listener.cancelled());
       else void this.askAgain(body, turn);
     });
   }

@@ -199,9 +199,10 @@ function suggestControl(field, choices, changed) {
 function stepControl(field, changed) {
   const input = textInput(field, changed);
   input.inputMode = "text";
+  let chosen = "";
   /** @param {boolean} up */
   const step = (up) => {
-    const next = doubled(input.value, up);
+    const next = doubled(input.value.trim() || chosen, up);
     if (next === null || next === input.value) return;
     input.value = next;
     changed(true);
@@ -225,9 +226,14 @@ function stepControl(field, changed) {
       up ? "×2" : "÷2",
     );
   const box = el("div", { class: "stepper" }, button(false), input, button(true));
+  const frame = framed({ ...field, help: `${field.help} Arrow keys double and halve.` }, input, box);
   return {
-    ...framed({ ...field, help: `${field.help} Arrow keys double and halve.` }, input, box),
+    ...frame,
     ...textValue(input),
+    choose(text) {
+      chosen = text;
+      frame.choose(text);
+    },
   };
 }
 

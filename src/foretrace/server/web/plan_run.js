@@ -148,8 +148,13 @@ export class PlanRun {
     if (this.front) this.pane.showFront(this.front.html);
   }
 
-  /** @param {string} text */
+  /**
+   * Writes how far the search is; nothing while it ends, which the page says by itself.
+   *
+   * @param {string} text
+   */
   say(text) {
+    if (this.asking.isCancelling) return;
     if (this.isShown) {
       this.listener.say(text);
       return;
