@@ -110,6 +110,18 @@ def test_an_impossible_plan_marks_its_field_and_can_be_repaired(served: ServedPa
     assert page.locator("[aria-invalid=true]").count() == 0
 
 
+def test_a_repair_of_two_options_sets_both(served: ServedPage) -> None:
+    served.open_example()
+    served.field("tp").fill("8")
+    served.field("gpus").fill("1000")
+    served.problem.wait_for()
+    served.problem.get_by_role("button", name=re.compile(r"--gbs \d+ --pp \d+")).click()
+    served.wait_complete()
+    assert served.problem.count() == 0
+    assert served.field("gpus").input_value() == "1000"
+    assert (served.field("gbs").input_value(), served.field("pp").input_value()) != ("1024", "4")
+
+
 def test_a_link_restores_fields_and_numbers(served: ServedPage, page: Page) -> None:
     served.open_example()
     change(served, "tp", "8")

@@ -120,6 +120,19 @@ def test_a_pinned_plan_opens_with_its_own_input(served: ServedPage, page: Page) 
     assert not served.problem.is_visible()
 
 
+def test_the_form_has_its_plan_again_when_going_back_to_a_search(served: ServedPage, page: Page) -> None:
+    served.open(question_link(SMALL_SEARCH))
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
+    served.wait_complete(SEARCH_MS)
+    before = {label: served.field(label).input_value() for label in ("tp", "zero", "overlap")}
+    served.answer.get_by_role("button", name="Open this plan").first.click()
+    served.answer.get_by_text("prediction", exact=True).wait_for()
+    assert {label: served.field(label).input_value() for label in before} != before
+    page.go_back()
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for()
+    assert {label: served.field(label).input_value() for label in before} == before
+
+
 def test_a_search_started_twice_leaves_none_behind(served: ServedPage, page: Page) -> None:
     served.open_example()
     change(served, "gpus", "64")

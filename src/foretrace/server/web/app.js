@@ -385,7 +385,9 @@ class App {
     const named = meant === undefined ? null : this.form.withNamed(problem, meant);
     if (named) return [{ label: `Use ${meant}`, act: () => this.show(named) }];
     if (this.form.input.model === undefined || !/\bruns?\b/.test(problem.hint ?? "")) return [];
-    const lines = [...(problem.hint ?? "").matchAll(/--[a-z][\w-]* [\w.]+/g)].map(([line]) => line);
+    // Options that follow each other are one change.
+    const changes = /--[a-z][\w-]* [\w.]+(?: --[a-z][\w-]* [\w.]+)*/g;
+    const lines = [...(problem.hint ?? "").matchAll(changes)].map(([line]) => line);
     return lines
       .filter((line) => Object.keys(this.form.readFlags(line)).length > 0)
       .map((line) => ({ label: `Use ${line}`, act: () => this.apply(line, this.form.question()) }));
@@ -436,6 +438,7 @@ class App {
       scenario: this.form.question().scenario,
       search: {},
     });
+    this.form.rememberPlan(sought);
     this.form.setOptions({});
     this.form.show(question);
     this.ask(question, "push");

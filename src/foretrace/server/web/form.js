@@ -69,6 +69,12 @@ export class QuestionForm {
     this.input = { model: "llama3-70b" };
     /** @type {Question["ask"]} */
     this.ask = "step";
+    /**
+     * The values of the plan's fields before a plan of a search was opened, by the input of the search.
+     *
+     * @type {Map<string, Values>}
+     */
+    this.plansBefore = new Map();
     /** @type {Map<string, Opened>} */
     this.uploads = new Map();
     /** @type {Record<Group, Map<string, Control>>} */
@@ -386,6 +392,15 @@ export class QuestionForm {
   }
 
   /**
+   * Remembers the plan in the form, which shows it again with a search when a plan of that search was opened.
+   *
+   * @param {Question} sought  what was searched for
+   */
+  rememberPlan(sought) {
+    this.plansBefore.set(JSON.stringify(sought.input), this.optionValues());
+  }
+
+  /**
    * Shows a question. The form keeps its plan where a search for a plan leaves the options out, and its scenario.
    *
    * @param {Question} question
@@ -395,7 +410,8 @@ export class QuestionForm {
     this.ask = question.ask === "explain" ? "explain" : "step";
     this.cluster.box.set(String(question.machine.cluster ?? ""));
     this.showInput();
-    const shown = question.ask === "plan" ? this.optionValues() : {};
+    const before = this.plansBefore.get(JSON.stringify(question.input));
+    const shown = question.ask === "plan" ? (before ?? this.optionValues()) : {};
     const kept = Object.fromEntries(Object.entries(shown).filter(([name]) => SEARCHED.includes(name)));
     this.setOptions({ ...kept, ...question.options });
     for (const [name, part] of this.controls.machine) part.set(question.machine[name]);
