@@ -65,7 +65,7 @@ class App {
       answer: (answer, question) => this.showAnswer(answer, question),
       failed: (problem, question) => this.fail(problem, this.askAgain(question)),
       cancelled: () => this.showCancelled(),
-      resume: (question) => this.resumeSearch(question),
+      resume: (question) => this.resumeSearch(question, "push"),
       open: (answer) => void this.openAnswer(answer, "push"),
     });
     this.form = new QuestionForm(byId("question"), start, {
@@ -223,7 +223,7 @@ class App {
   async restoreQuestion(question) {
     const { question: sought } = this.planRun;
     if (sought && this.planRun.asking.isWaiting && isSame(question, sought)) {
-      this.resumeSearch(question);
+      this.resumeSearch(question, "keep");
       return;
     }
     const known = this.planRun.answers.get(questionHash(question));
@@ -432,12 +432,17 @@ class App {
     byId("main").focus({ preventScroll: true });
   }
 
-  /** @param {Question} question */
-  resumeSearch(question) {
+  /**
+   * Shows the search that runs in the background.
+   *
+   * @param {Question} question
+   * @param {Address} address
+   */
+  resumeSearch(question, address) {
     this.leave();
     this.question = question;
     this.form.show(question);
-    this.push(questionHash(question));
+    if (address === "push") this.push(questionHash(question));
     this.showResult();
     this.pane.wait("looking for plans …");
     this.clearProblem();
