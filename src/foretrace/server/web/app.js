@@ -28,7 +28,18 @@ const OWN = { own: true };
 /** Changes of one field within this time are one step of the browser's history. */
 const SAME_STEP_MS = 1500;
 /** Problems of the server rather than of the question: the same question may succeed when it is asked again. */
-const OF_THE_SERVER = ["gave-up", "worker-died", "memory-exhausted", "internal-error", "not-reachable", "busy", "too-many"];
+const OF_THE_SERVER = [
+  "gave-up",
+  "worker-died",
+  "memory-exhausted",
+  "internal-error",
+  "not-reachable",
+  "busy",
+  "too-many",
+  "too-slow",
+  "unwritable-file",
+  "interrupted",
+];
 
 /** @type {Question} */
 const FIRST = completed({
