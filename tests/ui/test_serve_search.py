@@ -199,6 +199,7 @@ def test_going_back_to_a_search_keeps_what_came_after_it(served: ServedPage, pag
     served.field("gbs").fill("64")
     served.answer.get_by_text("prediction", exact=True).wait_for()
     served.wait_complete()
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
     later = page.url
     page.go_back()
     wait_for_plans(served, page)
