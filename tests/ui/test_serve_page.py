@@ -211,12 +211,31 @@ def test_a_lost_connection_keeps_the_form_and_is_tried_again(served: ServedPage,
 
 def test_an_empty_count_is_doubled_from_the_one_the_answer_took(served: ServedPage) -> None:
     served.open_example()
-    served.field("tp").fill("")
-    served.figures.get_by_text("tp 4 → auto").wait_for()
+    assert served.field("seq").input_value() == ""
+    served.field("seq").press("ArrowUp")
+    assert served.field("seq").input_value() == "16384"
     served.wait_complete()
-    taken = served.form.locator("[id='" + str(served.field("tp").get_attribute("id")) + "-chosen']").inner_text()
-    served.field("tp").press("ArrowUp")
-    assert int(served.field("tp").input_value()) == 2 * int(taken.split()[-1])
+
+
+FIRST_PART = """event: quick
+data: {"html": "<article class='answer'><section id='part'>a part</section></article>", "summary":
+data: {"title": "a job", "step_text": "2 s", "kind": "prediction"}}
+
+event: failed
+data: {"code": "gave-up", "message": "took too long"}
+
+"""
+"""The events of a job that fails after the first part of its answer."""
+
+
+def test_the_first_part_of_the_first_answer_is_not_an_earlier_one(served: ServedPage, page: Page) -> None:
+    headers = {"Content-Type": "text/event-stream"}
+    page.route("**/events", lambda route: route.fulfill(body=FIRST_PART, headers=headers))
+    served.open()
+    page.get_by_role("main").get_by_role("button", name="Llama 3 70B").first.click()
+    served.problem.wait_for()
+    assert served.answer.get_by_text("a part").is_visible()
+    assert not page.locator("#held-note").is_visible()
 
 
 def test_a_what_if_brings_its_usual_value(served: ServedPage) -> None:

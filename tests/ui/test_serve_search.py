@@ -195,6 +195,33 @@ def test_a_search_cancelled_while_its_connection_is_broken_keeps_its_plans(
     assert posted == []
 
 
+def test_a_failed_search_is_repaired_as_a_search(served: ServedPage, page: Page) -> None:
+    posted = posted_questions(page)
+    served.open(question_link({**SMALL_SEARCH, "options": {"gpus": "16", "gbs": "32", "precision": "pf8"}}))
+    served.problem.get_by_role("button", name="Use fp8").click()
+    served.answer.get_by_role("button", name="Open this plan").first.wait_for(timeout=SEARCH_MS)
+    served.wait_complete(SEARCH_MS)
+    assert posted[-1]["ask"] == "plan"
+    assert posted[-1]["search"] == SMALL_SEARCH["search"]
+    assert posted[-1]["options"]["precision"] == "fp8"  # type: ignore[index]
+
+
+def test_going_back_to_a_search_keeps_what_came_after_it(served: ServedPage, page: Page) -> None:
+    start_long_search(served)
+    wait_for_plans(served, page)
+    served.field("gbs").fill("64")
+    served.answer.get_by_text("prediction", exact=True).wait_for()
+    served.wait_complete()
+    served.figures.get_by_role("button", name="Pin", exact=True).click()
+    later = page.url
+    page.go_back()
+    wait_for_plans(served, page)
+    page.go_forward()
+    served.answer.get_by_text("prediction", exact=True).wait_for()
+    served.wait_complete()
+    assert page.url == later
+
+
 def test_two_answers_stand_next_to_each_other(served: ServedPage, page: Page) -> None:
     served.open_example()
     step = served.step()

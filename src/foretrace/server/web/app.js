@@ -11,6 +11,7 @@ import { QuestionForm } from "./form.js";
 import { connectDialogs, connectDrop, connectTheme, keepAddress } from "./frame.js";
 import { HistoryDialog } from "./history.js";
 import { PlanRun } from "./plan_run.js";
+import { setOption } from "./plan_search.js";
 import { completed, isSame, placeHash, questionHash, readHash, remember, remembered } from "./state.js";
 import { sendFiles } from "./upload.js";
 
@@ -74,7 +75,7 @@ class App {
     this.planRun = new PlanRun(this.pane, {
       say: (text) => this.pane.say(text),
       answer: (answer, question) => this.showAnswer(answer, question),
-      failed: (problem, question) => this.fail(problem, this.askAgain(question)),
+      failed: (problem, question) => this.fail(problem, this.askAgain(question), question),
       cancelled: () => this.showCancelled(),
       resume: (question) => this.resumeSearch(question, "push"),
       open: (answer) => void this.openAnswer(answer, "push"),
@@ -365,12 +366,13 @@ class App {
    *
    * @param {Problem} problem
    * @param {Repair} [again]  tries again what failed
+   * @param {Question} [question]  the question that failed, where it is not the one that the form holds
    */
-  fail(problem, again) {
+  fail(problem, again, question = this.form.question()) {
     this.showBar();
     this.pane.hold("failed");
     const isOfServer = OF_THE_SERVER.includes(problem.code) || problem.code.startsWith("http-");
-    this.pane.showProblem(this.form.placed(problem), again && isOfServer ? [again] : this.repairs(problem));
+    this.pane.showProblem(this.form.placed(problem), again && isOfServer ? [again] : this.repairs(problem, question));
     this.form.mark(problem, "problem-message");
   }
 
@@ -378,19 +380,20 @@ class App {
    * Returns buttons for the changes that a problem proposes: `--tp 2 or --tp 4 runs`, `did you mean fp8?`.
    *
    * @param {Problem} problem
+   * @param {Question} question  what the problem is of
    * @returns {Repair[]}
    */
-  repairs(problem) {
+  repairs(problem, question) {
     const meant = /did you mean (?:--?\S+ )?'?([\w.:/-]+)'?\?/.exec(`${problem.message} ${problem.hint ?? ""}`)?.[1];
-    const named = meant === undefined ? null : this.form.withNamed(problem, meant);
+    const named = meant === undefined ? null : this.form.withNamed(problem, meant, question);
     if (named) return [{ label: `Use ${meant}`, act: () => this.show(named) }];
-    if (this.form.input.model === undefined || !/\bruns?\b/.test(problem.hint ?? "")) return [];
+    if (question.input.model === undefined || !/\bruns?\b/.test(problem.hint ?? "")) return [];
     // Options that follow each other are one change.
     const changes = /--[a-z][\w-]* [\w.]+(?: --[a-z][\w-]* [\w.]+)*/g;
     const lines = [...(problem.hint ?? "").matchAll(changes)].map(([line]) => line);
     return lines
       .filter((line) => Object.keys(this.form.readFlags(line)).length > 0)
-      .map((line) => ({ label: `Use ${line}`, act: () => this.apply(line, this.form.question()) }));
+      .map((line) => ({ label: `Use ${line}`, act: () => this.apply(line, question) }));
   }
 
   /**
@@ -416,7 +419,7 @@ class App {
     this.form.show(question);
     const [added, replaced = ""] = line.split(" instead of ");
     for (const name of Object.keys(this.form.readFlags(replaced.replaceAll(" and ", " ")))) delete question.options[name];
-    Object.assign(question.options, this.form.readFlags(added));
+    for (const [name, value] of Object.entries(this.form.readFlags(added))) setOption(question, name, value);
     const whatIfs = [...added.matchAll(/--what-if (\S+)/g)].map(([, text]) => text);
     const known = Array.isArray(question.scenario.what_if) ? question.scenario.what_if : [];
     if (whatIfs.length > 0) question.scenario.what_if = [...known, ...whatIfs];

@@ -7,7 +7,7 @@ import { el, fill, newId, show } from "./dom.js";
 import { control, markField } from "./fields.js";
 import { namedFields, readFlags } from "./flags.js";
 import { connectMenu } from "./menu.js";
-import { PlanSearchFields, SEARCHED } from "./plan_search.js";
+import { PlanSearchFields, SEARCHED, setOption } from "./plan_search.js";
 import { rowsControl, rowTexts } from "./rows.js";
 import { completed } from "./state.js";
 import { connectTips } from "./tips.js";
@@ -449,23 +449,28 @@ export class QuestionForm {
   }
 
   /**
-   * Returns the question with another value in the field that a problem names; null where it names no single one.
+   * Returns a question with another value in the field that a problem names; null where it names no single one.
    *
    * @param {import("./api.js").Problem} problem
    * @param {string} value
+   * @param {Question} question
    * @returns {Question | null}
    */
-  withNamed(problem, value) {
+  withNamed(problem, value, question) {
     const [name, ...others] = namedFields(problem, this.shownFields());
     if (name === undefined || others.length > 0) return null;
-    const question = this.question();
     if (name === "model" && question.input.model !== undefined) return { ...question, input: { model: value } };
     for (const group of /** @type {Group[]} */ (["options", "machine", "scenario"])) {
       const isThere = this.controls[group].has(name) || (group === "machine" && name === "cluster");
       if (isThere && typeof question[group][name] === "string")
         return { ...question, [group]: { ...question[group], [name]: value } };
     }
-    return null;
+    const axis = question.search?.axes?.[name];
+    // Of several values to try, the problem does not say which one is meant.
+    if (typeof axis !== "string" || !/^[\w-]+$/.test(axis)) return null;
+    const changed = completed(question);
+    setOption(changed, name, value);
+    return changed;
   }
 
   /**

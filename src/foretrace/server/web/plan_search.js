@@ -24,6 +24,18 @@ const OF_ONE_PLAN = [
 
 const OWN = ["objective", "time_s"];
 
+/**
+ * Sets an option of a question; in a question for the best plan, the axis of that name where a search may vary it.
+ *
+ * @param {Question} question  is changed
+ * @param {string} name
+ * @param {import("./api.js").Value} value
+ */
+export function setOption(question, name, value) {
+  if (question.ask !== "plan" || !SEARCHED.includes(name)) question.options[name] = value;
+  else question.search = { ...question.search, axes: { ...question.search?.axes, [name]: String(value) } };
+}
+
 /** The fields of a search. They ask nothing by themselves: a search begins with its button. */
 export class PlanSearchFields {
   /**
