@@ -198,7 +198,7 @@ class _Merger:
         self.reach_s = np.maximum.accumulate(self.end_s + offset_s) - offset_s
         op, ops = graph.op[self.node], graph.ops
         self.name, self.microbatch, self.chunk = ops.column("name")[op], ops.microbatch[op], ops.column("chunk")[op]
-        self.collective, self.phase = ops.column("collective")[op], ops.column("phase")[op].astype(np.int64)
+        self.collective, self.phase = (ops.column(name)[op].astype(np.int64) for name in ("collective", "phase"))
         kind = ops.column("kind")[op]
         axis_of = np.array([len(Phase) + self.axes.index(each.axis) for each in self.program.communicators] + [0])
         self.colour = np.where(kind == Kind.COMPUTE, self.phase, axis_of[ops.ints("communicator")[op]])
