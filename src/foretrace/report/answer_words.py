@@ -176,7 +176,7 @@ def answer_band_text(answer: Answer) -> str:
 
 
 class StepDifference(NamedTuple):
-    """What is different from the job as given, by how much the step changes, and from what; and both steps."""
+    """A change of the job as given in words: the change, by how much the step changes, from what, and both steps."""
 
     changes: str
     by: str

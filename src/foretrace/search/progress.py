@@ -28,7 +28,7 @@ class SearchedPlan:
 
 @dataclass(frozen=True, slots=True)
 class SearchedPlans:
-    """What a running search has found so far.
+    """Holds what a running search has found so far.
 
     Attributes:
         estimated: How many plans it has estimated.

@@ -61,7 +61,7 @@ _FORMAT_NOUNS: Final[dict[Format, str]] = {
     "saved": "saved answer",
     "launch": "launch script",
 }
-"""What the formats are called in messages."""
+"""The names of the formats in messages."""
 
 MIN_FRONT_INTERVAL_S: Final = 0.5
 """Seconds from one view of the plans of a search to the next."""

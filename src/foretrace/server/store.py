@@ -123,7 +123,7 @@ class Store:
 
     @property
     def key(self) -> bytes:
-        """What signs the cookies of owners: random bytes, made with the folder."""
+        """The key that signs the cookies of owners: random bytes, made with the folder."""
         return self._key
 
     def close(self) -> None:

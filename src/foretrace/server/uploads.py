@@ -85,7 +85,7 @@ class Upload:
     """Files that are being uploaded, or were."""
 
     stored: StoredUpload
-    """What the database has of it once it is kept."""
+    """Its row in the database once it is kept."""
     sizes_bytes: dict[int, int] = field(default_factory=dict)
     """The sizes of the files that are there, by number."""
     writing: dict[int, int] = field(default_factory=dict)

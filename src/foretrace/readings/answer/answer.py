@@ -146,7 +146,7 @@ class Answer(Viewable):
     placement: Placement | None = None
     """Where each rank sits, where a placement was given; None: as `place_job` places the ranks."""
     origin: Origin | None = None
-    """What a saved answer was made of; None for an answer that this process made."""
+    """The origin of a saved answer; None for an answer that this process made."""
     step_time_unprofiled_s: float | None = None
     """The step of a profiler trace without what profiling cost its host."""
     step_time_unprofiled_band_s: tuple[float, float] | None = None

@@ -185,7 +185,7 @@ class View:
     sections: Sequence[Section]
     subtitle: str = ""
     origin: Origin | None = None
-    """What a saved answer was made of; None for an answer that the page's command made."""
+    """The origin of a saved answer; None for an answer that the page's command made."""
     facts: Sequence[tuple[str, str]] = field(default=())
     """The versions and inputs of the page."""
     command: str = ""
