@@ -99,9 +99,8 @@ class WebAnswer:
     fits: bool = True
 
     def view(self, command: str = "") -> View:
-        """Returns the view. A saved answer keeps its own command; otherwise `command` is shown."""
-        view = self.make_view()
-        return replace(view, command=view.command or command)
+        """Returns the view, with the command that asks the same."""
+        return replace(self.make_view(), command=command)
 
     @property
     def formats(self) -> list[Format]:

@@ -104,7 +104,7 @@ function pressGantt(view, event) {
   };
   const act = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
   if (!act) return;
-  // Escape belongs to the page where there is no selection to end.
+  // Without a selection, the page handles Escape.
   if (event.key === "Escape" && !scene.selected) return;
   event.preventDefault();
   act();
