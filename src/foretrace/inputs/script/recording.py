@@ -1,0 +1,228 @@
+"""What one rank of a traced script issued, in the order of its host.
+
+The tracer writes a `Recording` in the process that runs the script; everything else reads it there or elsewhere, and
+needs no PyTorch. Sizes are those of the rank: shapes of its local tensors, bytes of its own calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.profiler_trace.format.records import Inputs
+from foretrace.program.columns import Category, Collective, Phase
+
+DEFAULT_STREAM = 0
+"""The number of the stream on which work runs unless the script chooses another."""
+
+
+class TensorShape(NamedTuple):
+    """One tensor that an op returned; types have the names that PyTorch's profiler gives them."""
+
+    dims: tuple[int, ...]
+    type: str
+    strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An op with everything that decides what its kernels do; many events share one.
+
+    Attributes:
+        op: Its name: "aten::mm".
+        inputs: Its inputs as PyTorch's profiler records them.
+        outputs: The tensors that it returned.
+    """
+
+    op: str
+    inputs: Inputs
+    outputs: tuple[TensorShape, ...] = ()
+
+
+class Place(NamedTuple):
+    """The part of the step that an event belongs to.
+
+    Attributes:
+        phase: The part of the step: forward, backward, recompute, optimizer.
+        module: The number of its module in `Recording.modules`; -1 outside modules.
+        microbatch: How many backward passes of the step began before it, or began with it.
+    """
+
+    phase: Phase
+    module: int
+    microbatch: int
+
+
+class HostWork(NamedTuple):
+    """What the host did since the event before, besides launching.
+
+    Attributes:
+        views: Ops that launch nothing: views, and what only reads metadata.
+        modules: Calls of modules.
+        nodes: Nodes of the autograd graph that ran.
+    """
+
+    views: int = 0
+    modules: int = 0
+    nodes: int = 0
+
+
+class Launch(NamedTuple):
+    """An op that runs kernels on a stream.
+
+    `region` is 0 for eager ops, else the number of the compiled region. `reads` and `writes` are the storages it
+    touches, by their number in `Recording.storages`; they are recorded in compiled regions only.
+    """
+
+    signature: int
+    stream: int
+    place: Place
+    host: HostWork
+    region: int = 0
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+class HostCopy(NamedTuple):
+    """A copy between host and device memory. A blocking one makes the host wait for its end."""
+
+    bytes: int
+    to_host: bool
+    blocking: bool
+    stream: int
+    place: Place
+    host: HostWork
+
+
+class Call(NamedTuple):
+    """A collective or a transfer.
+
+    Attributes:
+        collective: The operation.
+        name: The function of torch.distributed: "all_gather_into_tensor".
+        group: The number of its group in `Recording.groups`.
+        bytes: Its bytes as `cost.network` counts them: the whole buffer, or what a rank gives to an all-to-all.
+        dtype: The type of its elements, with the profiler's name.
+        stream: The stream that was current when it was issued.
+        own_stream: Whether it runs on the group's own stream (asynchronous calls), rather than on `stream`.
+        place: Where in the step it was issued.
+        host: What the host did before.
+        sends: The bytes to each member, by position in the group: of an all-to-all where they differ, of an exchange to
+            each rank that it sends to. Empty otherwise.
+        peer: The global rank at the other end of a transfer, or the root of a broadcast, reduce, gather or scatter; -1.
+        to_peer: Whether a transfer is sent, rather than received.
+        receives_from: The global ranks from which an exchange receives.
+        tag: The tag of a transfer.
+    """
+
+    collective: Collective
+    name: str
+    group: int
+    bytes: int
+    dtype: str
+    stream: int
+    own_stream: bool
+    place: Place
+    host: HostWork
+    sends: tuple[tuple[int, int], ...] = ()
+    peer: int = -1
+    to_peer: bool = False
+    receives_from: tuple[int, ...] = ()
+    tag: int = 0
+
+
+class CallWait(NamedTuple):
+    """A stream waits for a call, given by the number of its event. A host wait (`by_host`) holds up the host itself."""
+
+    call: int
+    stream: int
+    by_host: bool = False
+
+
+class StreamWait(NamedTuple):
+    """What is issued to `stream` from now on waits for what was issued to `other` before the event number `until`."""
+
+    stream: int
+    other: int
+    until: int
+
+
+class HostWait(NamedTuple):
+    """The host waits for what was issued to these streams before the event number `until`; no streams: to all."""
+
+    streams: tuple[int, ...]
+    until: int
+    reason: str
+    """What made it wait: "synchronize", "item", "event"."""
+
+
+Event: TypeAlias = Launch | HostCopy | Call | CallWait | StreamWait | HostWait
+"""Events are numbered by their position in `Recording.events`."""
+
+
+class StorageLife(NamedTuple):
+    """Device memory from its allocation to its release, each given as the number of the next event; -1 where it was
+    there before the first event, or was not released."""
+
+    bytes: int
+    allocated: int
+    released: int
+    category: Category
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group that the traced rank is in.
+
+    Attributes:
+        axis: The name of its axis, as the script's mesh or group description has it, else "world" or "group N".
+        ranks: Its ranks, in order.
+        all_groups: The groups of all ranks that were made together with it, this one included: they partition the
+            ranks that take part.
+    """
+
+    axis: str
+    ranks: tuple[int, ...]
+    all_groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a rank of a script issued.
+
+    Attributes:
+        rank: The rank that was traced.
+        world: Ranks of the job.
+        events: Everything in the order in which the host issued it.
+        steps: The first and the last event, exclusive, of each recorded step.
+        first_step: The number of the first recorded step, from 0.
+        signatures: Ops, which launches refer to by number.
+        modules: Paths of modules: "layers.0.attention".
+        groups: Process groups that calls refer to.
+        streams: Names of streams; the first is the default one.
+        storages: Device memory.
+        parameters: Elements of all parameters of this rank that require gradients.
+        whole_parameters: The same of the whole model, before it was divided among ranks.
+        tokens: Integers per step that entered the model as its input: tokens of this rank; 0 where it has none.
+        torch_version: The version of PyTorch that ran the script.
+        diagnostics: What was guessed, replaced or left out.
+        output: What the script printed.
+    """
+
+    rank: int
+    world: int
+    events: list[Event]
+    steps: list[tuple[int, int]]
+    first_step: int
+    signatures: list[Signature]
+    modules: list[str]
+    groups: list[Group]
+    streams: list[str]
+    storages: list[StorageLife]
+    parameters: int = 0
+    whole_parameters: int = 0
+    tokens: int = 0
+    torch_version: str = ""
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    output: str = ""
