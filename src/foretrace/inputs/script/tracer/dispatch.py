@@ -1,0 +1,448 @@
+"""Runs every op of a traced script on sizes alone, and records what it would launch on a GPU.
+
+`Recorder` sees ops below autograd and below tensor subclasses such as DTensor, so that shapes are those of one rank.
+An op that writes to a tensor changes no sizes and is not run at all; others run on PyTorch's meta device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from foretrace.inputs.script.tracer.events import EventLog
+from foretrace.inputs.script.tracer.signatures import signature_of
+from foretrace.inputs.script.tracer.storages import (
+    CPU,
+    META,
+    SHADOW_ELEMENTS,
+    SHADOW_REALS,
+    Storage,
+    Storages,
+    base_device,
+)
+
+REAL_BYTES: Final = 1 << 20
+"""Tensors of the CPU are real up to this size; larger ones, such as the weights of a model before it moves to the GPU,
+have no data."""
+
+MAX_SHADOW_REALS: Final = 1 << 16
+"""Elements up to which values of other types are computed from values that are known."""
+
+
+class OpKind(Enum):
+    """How an op is run."""
+
+    SKIPPED = auto()
+    """It neither launches anything nor is host work: the metadata of tensors."""
+    VIEW = auto()
+    EMPTY = auto()
+    """It allocates and launches nothing."""
+    WRITES = auto()
+    """It only writes to tensors that are there."""
+    MAKES = auto()
+    COPIES = auto()
+    """It may copy between host and device."""
+    READS = auto()
+    """Its result, or the shape of it, depends on values."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """What is known of an op before it runs: its name, how to run it, and which of its arguments it writes to."""
+
+    name: str
+    kind: OpKind
+    written: tuple[int | str, ...] = ()
+
+
+_EMPTY: Final = frozenset(
+    "empty empty_like empty_strided new_empty new_empty_strided empty_permuted empty_quantized resize_ set_".split()
+)
+_SKIPPED: Final = frozenset(
+    "is_same_size sym_size sym_numel sym_stride sym_storage_offset is_contiguous size stride dim record_stream "
+    "is_strides_like_format _has_compatible_shallow_copy_type _version is_pinned lift lift_fresh "
+    "_wrap_tensor_autograd".split()
+)
+_COPIES: Final = frozenset("copy_ _to_copy _pin_memory".split())
+_READS: Final = frozenset(
+    "_local_scalar_dense nonzero nonzero_static masked_select unique_dim unique_consecutive unique_dim_consecutive "
+    "_unique2 _unique bincount equal is_nonzero repeat_interleave _assert_async index index_put_ index_put "
+    "_index_put_impl_".split()
+)
+_RANDOM_REALS: Final = frozenset("rand randn normal rand_like randn_like".split())
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs an op of one name with its arguments."""
+
+_PLANS: dict[Any, OpPlan] = {}
+
+
+def plan_of(func: Any) -> OpPlan:
+    """Returns the plan of an op."""
+    plan = _PLANS.get(func)
+    if plan is None:
+        plan = _PLANS[func] = _make_plan(func)
+    return plan
+
+
+def _make_plan(func: Any) -> OpPlan:
+    schema = func._schema
+    name: str = schema.name
+    space, _, word = name.partition("::")
+    if space in ("prim", "profiler") or word in _SKIPPED:
+        return OpPlan(name, OpKind.SKIPPED)
+    written = tuple(
+        argument.name if argument.kwarg_only else at
+        for at, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    if word in _COPIES:
+        return OpPlan(name, OpKind.COPIES, written)
+    if word in _EMPTY:
+        return OpPlan(name, OpKind.EMPTY, written)
+    if word in _READS:
+        return OpPlan(name, OpKind.READS, written)
+    if torch.Tag.inplace_view in func.tags:
+        return OpPlan(name, OpKind.VIEW, written)
+    if written and all(value.alias_info is not None for value in schema.returns):
+        return OpPlan(name, OpKind.WRITES, written)
+    if not written and func.is_view:
+        return OpPlan(name, OpKind.VIEW)
+    return OpPlan(name, OpKind.MAKES, written)
+
+
+def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Returns the tensors among arguments, those in lists included."""
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+def replaced(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Returns an argument with each tensor in it changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(change(item) if isinstance(item, torch.Tensor) else item for item in value)
+    return value
+
+
+class Recorder(TorchDispatchMode):
+    """The dispatch mode under which a script runs.
+
+    `handlers` run ops by name in ways of their own: those whose results depend on values, and functional collectives.
+    """
+
+    def __init__(self, log: EventLog, storages: Storages) -> None:
+        super().__init__()
+        self.log, self.storages = log, storages
+        self.handlers: dict[str, Handler] = {}
+        self.inside = False
+        """Whether an op is being run, so that tensors show the device they have."""
+        self.unknown: set[int] = set()
+        """Addresses of the storages of real tensors whose values stand for unknown ones."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs an op and records it."""
+        if _fake_mode(_FAKE) is not None:
+            return func(*args, **(kwargs or {}))  # DTensor works out sizes; nothing runs
+        for kind in types:
+            if kind is not torch.Tensor and kind is not torch.nn.Parameter and kind.__torch_dispatch__ is not _PLAIN:
+                return NotImplemented  # a subclass first, whose inner ops come back here
+        kwargs = kwargs or {}
+        before, self.inside = self.inside, True
+        try:
+            return self._run(func, args, kwargs)
+        finally:
+            self.inside = before
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plan = plan_of(func)
+        if plan.kind is OpKind.SKIPPED:
+            return self._on_meta(func, args, kwargs)
+        handler = self.handlers.get(plan.name)
+        given = tensors_in(args, kwargs)
+        if handler is not None and (plan.kind is not OpKind.READS or any(base_device(t) == META for t in given)):
+            return handler(func, args, kwargs)
+        if plan.kind is OpKind.COPIES:
+            return self._copy(func, plan, args, kwargs)
+        device = self._device(given, kwargs)
+        if device == CPU and not any(base_device(tensor) == META for tensor in given):
+            return self._real(func, plan, args, kwargs)
+        if device == META:
+            return self._on_meta(func, args, kwargs)
+        return self.simulate(func, plan, args, kwargs, given, device)
+
+    def simulate(
+        self,
+        func: Any,
+        plan: OpPlan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
+        device: torch.device,
+    ) -> Any:
+        """Runs an op on sizes, with values where they are known, and records what it launches on a GPU."""
+        if plan.kind is OpKind.WRITES:
+            result = self._written(func, plan, args, kwargs)
+        else:
+            result = self._on_meta(func, args, kwargs)
+        made = self._made(result, given, device) if plan.kind is not OpKind.WRITES else ()
+        on_device = device.type == "cuda"
+        if plan.kind is OpKind.VIEW or plan.kind is OpKind.EMPTY or not (made or plan.written):
+            self.log.views += on_device
+            if plan.kind is OpKind.EMPTY or plan.kind is OpKind.VIEW:
+                return result
+        elif on_device:
+            self.record(plan.name, func, args, kwargs, result, made)
+        self._follow_values(func, plan, args, kwargs, given, made)
+        return result
+
+    def run_as(self, func: Any, args: tuple[Any, ...], make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Records an op that PyTorch has for GPUs only; `make` returns its results on the meta device."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        before, self.inside = self.inside, True
+        try:
+            with _disable_current_modes():
+                result = make()
+        finally:
+            self.inside = before
+        made = self._made(result, (), self.storages.device)
+        self.record(func._schema.name, func, args, {}, result, made)
+        return result
+
+    def record(
+        self, name: str, func: Any, args: Any, kwargs: Any, result: Any, made: Sequence[torch.Tensor]
+    ) -> None:
+        """Records that an op runs on the current stream."""
+        key, make = signature_of(name, func, args, kwargs, result)
+        log, place = self.log, self.log.place()
+        if not log.region:
+            log.launch(log.signature(key, make), place)
+            return
+        number = self.storages.number_of
+        reads = tuple(number(tensor) for tensor in tensors_in(args, kwargs))
+        log.launch(log.signature(key, make), place, reads, tuple(number(tensor) for tensor in made))
+
+    def _device(self, given: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> torch.device:
+        """Returns the device on which an op runs."""
+        named = kwargs.get("device")
+        if named is not None:
+            named = torch.device(named)
+            return self.storages.device if named.type == "cuda" else named
+        device = CPU
+        for tensor in given:
+            own = self.storages.device_of(tensor)
+            if own.type == "cuda":
+                return own
+            if own == META and (device == CPU or tensor.dim()):
+                device = META
+        return device
+
+    def _on_meta(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an op on the meta device."""
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": META}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        for tensor in tensors_in(args, kwargs):
+            if base_device(tensor) != META:
+                args = tuple(replaced(value, self._sized) for value in args)
+                kwargs = {name: replaced(value, self._sized) for name, value in kwargs.items()}
+                break
+        return func(*args, **kwargs)
+
+    def _sized(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of the meta device with the sizes of a real one."""
+        if base_device(tensor) == META:
+            return tensor
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+
+    def _written(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns what an op returns that only writes to its arguments; it runs where it may change their sizes."""
+        targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in plan.written]
+        for target in targets:
+            if isinstance(target, torch.Tensor) and isinstance(plan.written[0], str) and not target.numel():
+                return self._on_meta(func, args, kwargs)
+        count = len(func._schema.returns)
+        if count == 0:
+            return None
+        return targets[0] if count == 1 else tuple(targets[:count])
+
+    def _made(self, result: Any, given: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Registers the tensors that an op returned, and returns those with memory of their own."""
+        outputs = [result] if isinstance(result, torch.Tensor) else tensors_in(result, {}) if result else []
+        if not outputs:
+            return ()
+        phase = self.log.place().phase
+        own = []
+        for tensor in outputs:
+            if base_device(tensor) == META and self.storages.of(tensor) is None:
+                self.storages.add(tensor, device, phase)
+                own.append(tensor)
+        return tuple(own)
+
+    def _real(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an op of the CPU: with real data, unless it makes something large from nothing."""
+        if not any(isinstance(value, torch.Tensor) for value in args) and plan.kind in (OpKind.MAKES, OpKind.EMPTY):
+            sized = self._on_meta(func, args, {**kwargs, "device": META})
+            if isinstance(sized, torch.Tensor) and sized.numel() * sized.element_size() > REAL_BYTES:
+                self.storages.add(sized, CPU, self.log.place().phase)
+                return sized
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        result = func(*args, **kwargs)
+        if self.unknown and plan.kind is not OpKind.EMPTY:
+            self._spread_unknown(plan, args, kwargs, result)
+        return result
+
+    def _spread_unknown(self, plan: OpPlan, args: Any, kwargs: Any, result: Any) -> None:
+        given = tensors_in(args, kwargs)
+        if any(tensor.untyped_storage()._cdata in self.unknown for tensor in given):
+            written = [kwargs.get(at) if isinstance(at, str) else args[at] for at in plan.written]
+            for tensor in tensors_in([result, *written], {}):
+                self.mark_unknown(tensor)
+
+    def mark_unknown(self, tensor: torch.Tensor) -> None:
+        """Notes that the values of a real tensor stand for unknown ones."""
+        import weakref
+
+        raw = tensor.untyped_storage()
+        key = raw._cdata
+        if key not in self.unknown:
+            self.unknown.add(key)
+            weakref.finalize(raw, self.unknown.discard, key)
+
+    def _copy(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a copy, perhaps between host and device."""
+        if plan.name == "aten::copy_":
+            target, source = args[0], args[1]
+            to = self.storages.device_of(target)
+            non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        else:
+            source = args[0]
+            named = kwargs.get("device")
+            to = self.storages.device_of(source) if named is None else torch.device(named)
+            to = self.storages.device if to.type == "cuda" else to
+            non_blocking = bool(kwargs.get("non_blocking", False))
+        origin = self.storages.device_of(source)
+        if base_device(source) != META and to == CPU and (plan.name != "aten::copy_" or base_device(args[0]) != META):
+            return self._real(func, plan, args, kwargs)
+        if to == META:
+            return self._on_meta(func, args, kwargs)
+        result = args[0] if plan.name == "aten::copy_" else self._on_meta(func, args, {**kwargs, "device": META})
+        if base_device(result) != META:  # a real tensor takes what is not known
+            self.mark_unknown(result)
+        else:
+            self.storages.add(result, to, self.log.place().phase)
+        self._copy_values(source, result)
+        if to.type == "cuda" and origin.type == "cuda":
+            self.record(plan.name, func, args, kwargs, result, (result,))
+        elif to.type == "cuda" and (source.dim() or plan.name != "aten::copy_"):
+            self.log.copy(_bytes(source), to_host=False, blocking=not non_blocking)
+        elif origin.type == "cuda":
+            self.log.copy(_bytes(source), to_host=True, blocking=not non_blocking)
+        return result
+
+    def _copy_values(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        values = self.known(source)
+        if base_device(result) != META:
+            if values is not None:
+                result.copy_(values)
+                self.unknown.discard(result.untyped_storage()._cdata)
+            return
+        if values is None or not _worth_keeping(source):
+            self.storages.forget(result)
+            return
+        shadow = self.storages.shadow(result)
+        if shadow is not None:
+            shadow.copy_(values)
+        elif _fills(result):
+            self.storages.set_shadow(result, values.to(result.dtype).expand(result.size()))
+
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Returns a real tensor with the values of a tensor; None where they are not known."""
+        if base_device(tensor) == META:
+            return self.storages.shadow(tensor)
+        return None if tensor.untyped_storage()._cdata in self.unknown else tensor
+
+    def _follow_values(
+        self,
+        func: Any,
+        plan: OpPlan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+    ) -> None:
+        """Computes values that follow from known ones, and drops those that no longer hold."""
+        storages: list[Storage | None] = [self.storages.of(tensor) for tensor in given]
+        if any(storage is not None and storage.shadow is None for storage in storages):
+            for at in plan.written:
+                for tensor in tensors_in([kwargs.get(at) if isinstance(at, str) else args[at]], {}):
+                    self.storages.forget(tensor)
+            return
+        if not self._computable(plan, given, made):
+            return
+        real = self.evaluate(func, args, kwargs)
+        results = [real] if isinstance(real, torch.Tensor) else [item for item in real or () if item is not None]
+        for tensor, values in zip(made, results, strict=False):
+            if _fills(tensor) and isinstance(values, torch.Tensor) and values.size() == tensor.size():
+                self.storages.set_shadow(tensor, values)
+
+    def _computable(self, plan: OpPlan, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
+        if plan.kind is OpKind.WRITES:
+            return bool(given)
+        if plan.name.removeprefix("aten::") in _RANDOM_REALS:
+            return False
+        for tensor in made:
+            whole = not (tensor.is_floating_point() or tensor.is_complex())
+            limit = SHADOW_ELEMENTS if whole else MAX_SHADOW_REALS if given else SHADOW_REALS
+            if tensor.numel() > limit:
+                return False
+        return bool(made)
+
+    def evaluate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an op on the values of its tensors, all of which must be known."""
+
+        def values(tensor: torch.Tensor) -> torch.Tensor:
+            known = self.known(tensor)
+            return tensor if known is None else known
+
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": CPU}
+        return func(
+            *(replaced(value, values) for value in args),
+            **{name: replaced(value, values) for name, value in kwargs.items()},
+        )
+
+
+_fake_mode: Final = torch._C._get_dispatch_mode  # type: ignore[attr-defined]
+_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_PLAIN: Final = torch.Tensor.__torch_dispatch__
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _worth_keeping(tensor: torch.Tensor) -> bool:
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.numel() <= (SHADOW_ELEMENTS if whole else SHADOW_REALS)
+
+
+def _fills(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is all of its storage."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()

@@ -1,0 +1,93 @@
+"""Collects the events of a traced rank in the order in which its host issues them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from foretrace.inputs.script.recording import (
+    DEFAULT_STREAM,
+    Call,
+    CallWait,
+    Event,
+    HostCopy,
+    HostWait,
+    HostWork,
+    Launch,
+    Place,
+    Signature,
+    StreamWait,
+)
+from foretrace.program.columns import Phase
+
+_NO_WORK = HostWork()
+
+
+class EventLog:
+    """The events so far, the stream that is current, and what the host did since the last event.
+
+    `place` tells where in the step the next event belongs; whoever knows better replaces it.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.signatures: list[Signature] = []
+        self.stream = DEFAULT_STREAM
+        self.streams = ["default"]
+        self.region = 0
+        self.place: Callable[[], Place] = lambda: Place(Phase.NONE, -1, 0)
+        self.views = self.modules = self.nodes = 0
+        self._signature_of: dict[Hashable, int] = {}
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next event will have."""
+        return len(self.events)
+
+    def signature(self, key: Hashable, make: Callable[[], Signature]) -> int:
+        """Returns the number of a signature, made when its key is new."""
+        number = self._signature_of.get(key)
+        if number is None:
+            number = self._signature_of[key] = len(self.signatures)
+            self.signatures.append(make())
+        return number
+
+    def launch(
+        self, signature: int, place: Place, reads: tuple[int, ...] = (), writes: tuple[int, ...] = ()
+    ) -> None:
+        """Adds an op that runs on the current stream."""
+        event = Launch(signature, self.stream, place, self._host_work(), self.region, reads, writes)
+        self.events.append(event)
+
+    def copy(self, size: int, *, to_host: bool, blocking: bool) -> None:
+        """Adds a copy between host and device."""
+        self.events.append(HostCopy(size, to_host, blocking, self.stream, self.place(), self._host_work()))
+
+    def call(self, call: Call) -> int:
+        """Adds a collective or transfer; its stream, place and host work are those of now."""
+        self.events.append(call._replace(stream=self.stream, place=self.place(), host=self._host_work()))
+        return len(self.events) - 1
+
+    def wait_for_call(self, call: int) -> None:
+        """The current stream waits for a call."""
+        self.events.append(CallWait(call, self.stream))
+
+    def wait_for_stream(self, stream: int, other: int, until: int) -> None:
+        """A stream waits for what another was given before an event."""
+        if stream != other:
+            self.events.append(StreamWait(stream, other, until))
+
+    def host_waits(self, streams: tuple[int, ...], reason: str, until: int | None = None) -> None:
+        """The host waits for streams, or for all where none is named."""
+        self.events.append(HostWait(streams, self.next_number if until is None else until, reason))
+
+    def new_stream(self) -> int:
+        """Returns the number of a new stream."""
+        self.streams.append(f"stream {len(self.streams)}")
+        return len(self.streams) - 1
+
+    def _host_work(self) -> HostWork:
+        if not (self.views or self.modules or self.nodes):
+            return _NO_WORK
+        work = HostWork(self.views, self.modules, self.nodes)
+        self.views = self.modules = self.nodes = 0
+        return work

@@ -1,0 +1,163 @@
+"""Stands in for the parts of PyTorch that need real data or other ranks: DDP's reducer, shards, compilers, scalers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.script.tracer.dispatch import Recorder
+from foretrace.inputs.script.tracer.mailbox import Mailbox
+from foretrace.inputs.script.tracer.patches import Patches
+from foretrace.inputs.script.tracer.places import Places
+
+
+def install(
+    patches: Patches, recorder: Recorder, places: Places, mailbox: Mailbox, notes: list[Diagnostic]
+) -> None:
+    """Replaces what a traced script cannot run as it is."""
+    from foretrace.inputs.script.tracer.ddp import install_ddp
+
+    install_ddp(patches, recorder, notes)
+    _install_shards(patches)
+    _install_pipelines(patches, mailbox)
+    _install_scaler(patches, recorder)
+    _install_compiler(patches, places, notes)
+    _install_files(patches, notes)
+
+
+class _Shards(list[torch.Tensor]):
+    """Chunks of a tensor, each made when it is asked for: a rank needs its own and the first."""
+
+    def __init__(self, tensor: torch.Tensor, count: int, dim: int) -> None:
+        super().__init__()
+        self._tensor, self._count, self._dim = tensor, count, dim
+        self._rows = -(-tensor.size(dim) // count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: Any) -> Any:
+        start = min(at * self._rows, self._tensor.size(self._dim))
+        rows = min(self._rows, self._tensor.size(self._dim) - start)
+        if at and rows <= 0:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, rows)
+
+
+def _install_shards(patches: Patches) -> None:
+    """Makes FSDP cut out this rank's shard only: making all of them takes time in proportion to the world."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param
+
+    for module in (_fsdp_common, _fsdp_param):
+        if hasattr(module, "_chunk_with_empty"):
+            patches.set(module, "_chunk_with_empty", lambda tensor, num_chunks, dim: _Shards(tensor, num_chunks, dim))
+
+
+def _install_pipelines(patches: Patches, mailbox: Mailbox) -> None:
+    """Lets stages of `torch.distributed.pipelining` learn shapes from each other through the mailbox."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining import stage as stages
+
+    def send(objects: list[Any], dst: int | None = None, group: Any = None, *_: Any, **given: Any) -> None:
+        mailbox.send(_global_rank(dst, given.get("group_dst"), group), objects)
+
+    def receive(objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **given: Any) -> int:
+        rank = _global_rank(src, given.get("group_src"), group)
+        objects[:] = mailbox.receive(rank)
+        return rank
+
+    for module in (dist, c10d):
+        patches.set(module, "send_object_list", send)
+        patches.set(module, "recv_object_list", receive)
+    modes = getattr(stages, "InferenceMode", None)
+    if modes is None:
+        return
+
+    def warm_up(_: Any, own: list[Any], has_backward: bool, *__: Any) -> None:
+        for stage in own:
+            dynamic = modes.needs_dynamic(stage._user_meta, has_backward)
+            stage._inference_mode = modes.DYNAMIC if dynamic else modes.STATIC
+
+    patches.set(schedules._PipelineSchedule, "_warmup_p2p", warm_up)
+
+
+def _global_rank(rank: int | None, group_rank: int | None, group: Any) -> int:
+    import torch.distributed as dist
+
+    if rank is not None:
+        return rank
+    return dist.get_global_rank(group or dist.group.WORLD, group_rank or 0)
+
+
+def _install_scaler(patches: Patches, recorder: Recorder) -> None:
+    """Makes gradient scalers find finite gradients, after the host has waited for the answer as they do."""
+
+    def step(_: Any, optimizer: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        for found in state["found_inf_per_device"].values():
+            recorder.log.copy(found.element_size(), to_host=True, blocking=True)
+        return optimizer.step(*args, **kwargs)
+
+    patches.set(torch.amp.GradScaler, "_maybe_opt_step", step)
+
+
+def _install_compiler(patches: Patches, places: Places, notes: list[Diagnostic]) -> None:
+    """Runs what is compiled eagerly, and marks its ops as a region whose elementwise ops will be fused."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        region = places.new_region()
+        if region == 1:
+            text = "compiled code is traced op by op; its elementwise ops are priced as fused (docs/scripts.md)"
+            notes.append(Diagnostic("note", "compiled-region", text))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with places.region(region):
+                return function(*args, **kwargs)
+
+        return run
+
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: compile_(function, **options)
+        if isinstance(model, nn.Module):
+            compile_module(model)
+            return _Compiled(model)
+        return mark(model)
+
+    def compile_module(module: nn.Module, *_: Any, **__: Any) -> None:
+        module.forward = mark(module.forward)  # type: ignore[method-assign]
+
+    patches.set(torch, "compile", compile_)
+    patches.set(nn.Module, "compile", compile_module)
+
+
+class _Compiled(nn.Module):
+    """What `torch.compile` returns of a module: the module, under the name `_orig_mod`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module."""
+        return self._orig_mod(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_orig_mod":
+            return self._modules[name]
+        return getattr(self._modules["_orig_mod"], name)
+
+
+def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
+    """Leaves checkpoints unwritten: simulated tensors have no data."""
+
+    def save(*_: Any, **__: Any) -> None:
+        if not any(note.code == "not-written" for note in notes):
+            notes.append(Diagnostic("note", "not-written", "torch.save writes nothing: tensors have no data"))
+
+    patches.set(torch, "save", save)

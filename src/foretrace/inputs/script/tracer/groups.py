@@ -1,0 +1,576 @@
+"""Process groups in which the other ranks do not exist: calls are recorded and return at once.
+
+Values that are known go through a call as if every other rank held what this rank holds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostWork, Place
+from foretrace.inputs.script.tracer.dispatch import Recorder
+from foretrace.inputs.script.tracer.patches import Patches
+from foretrace.inputs.script.tracer.signatures import type_name
+from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.program.columns import Collective, Phase
+
+BACKEND: Final = "foretrace"
+_NOWHERE: Final = Place(Phase.NONE, -1, 0)
+
+
+class RecordedWork(dist.Work):
+    """The handle of an asynchronous call; waiting for it is recorded."""
+
+    def __init__(self, book: GroupBook, call: int, results: Any) -> None:
+        super().__init__()
+        self._book, self._call, self._results = book, call, results
+
+    def wait(self, timeout: Any = None) -> bool:
+        """The current stream waits for the call."""
+        del timeout
+        if self._call >= 0:
+            self._book.log.wait_for_call(self._call)
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Returns whether the call has ended, which is assumed."""
+        return True
+
+    def is_success(self) -> bool:
+        """Returns whether the call went well."""
+        return True
+
+    def exception(self) -> None:
+        """Returns the error of the call: none."""
+
+    def result(self) -> Any:
+        """Returns the tensors of the call."""
+        return self._results
+
+    def get_future(self) -> Any:
+        """Returns a future that is done."""
+        future: Any = torch.futures.Future()
+        future.set_result(self._results)
+        return future
+
+    def _source_rank(self) -> int:
+        return 0
+
+
+class RecordedGroup(dist.ProcessGroup):
+    """A process group whose calls are recorded."""
+
+    def __init__(self, rank: int, size: int, book: GroupBook, ranks: tuple[int, ...]) -> None:
+        super().__init__(rank, size)
+        self._own_rank, self._own_size = rank, size
+        self._book, self.ranks = book, ranks
+        self._name, self._description = "", ""
+        self.bound_device_id = None
+
+    def size(self) -> int:
+        """Returns the number of ranks."""
+        return self._own_size
+
+    def rank(self) -> int:
+        """Returns this rank's position."""
+        return self._own_rank
+
+    @property
+    def group_name(self) -> str:
+        """The name under which torch.distributed knows the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """What the group is for, as who made it said."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+        super()._set_group_name(name)
+
+    def _set_group_desc(self, text: str) -> None:
+        self._description = text
+        self._book.describe(self, text)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Returns the name of the backend that is stood in for."""
+        return "nccl"
+
+    name = getBackendName
+
+    def _get_backend(self, _: Any) -> Any:
+        return self
+
+    def _get_backend_name(self) -> str:
+        return "nccl"
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def _start_coalescing(self, *_: Any) -> None: ...
+
+    def _end_coalescing(self, *_: Any) -> RecordedWork:
+        return RecordedWork(self._book, -1, [])
+
+    def _record(
+        self, what: Collective, name: str, size: int, like: torch.Tensor | None, options: Any, results: Any, **more: Any
+    ) -> RecordedWork:
+        own = bool(getattr(options, "asyncOp", True))
+        return self._book.record(self, what, name, size, like, own, results, **more)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
+        """Sums tensors over all ranks."""
+        some = tensors if isinstance(tensors, list) else [tensors]
+        for tensor in some:
+            self._book.reduce_values(tensor, opts, self._own_size)
+        return self._record(Collective.ALL_REDUCE, "all_reduce", _size(some), some[0], opts, some)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
+        """Sums tensors to one rank."""
+        root = self._global(getattr(opts, "rootRank", 0))
+        return self._record(Collective.REDUCE, "reduce", _size(tensors), tensors[0], opts, tensors, peer=root)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> RecordedWork:
+        """Sends a tensor from one rank to all."""
+        some = tensors if isinstance(tensors, list) else [tensors]
+        root = self._global(getattr(opts, "rootRank", 0))
+        return self._record(Collective.BROADCAST, "broadcast", _size(some), some[0], opts, some, peer=root)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Collects the tensors of all ranks in a list."""
+        for target in outputs[0]:
+            self._book.copy_values(inputs[0], target)
+        size = self._own_size * _size(inputs)
+        return self._record(Collective.ALL_GATHER, "all_gather", size, inputs[0], opts, outputs)
+
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> RecordedWork:
+        """Collects the tensors of all ranks in one."""
+        self._book.tile_values(given, output, self._own_size)
+        return self._record(Collective.ALL_GATHER, "all_gather_into_tensor", _size([output]), given, opts, [output])
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Collects several tensors at once."""
+        name = "all_gather_into_tensor_coalesced"
+        return self._record(Collective.ALL_GATHER, name, _size(outputs), inputs[0], opts, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Sums lists of tensors, of which each rank keeps one."""
+        whole = [tensor for some in inputs for tensor in some]
+        self._book.forget(outputs)
+        return self._record(Collective.REDUCE_SCATTER, "reduce_scatter", _size(whole), whole[0], opts, outputs)
+
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> RecordedWork:
+        """Sums a tensor, of which each rank keeps a part."""
+        self._book.forget([output])
+        return self._record(Collective.REDUCE_SCATTER, "reduce_scatter_tensor", _size([given]), given, opts, [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Sums several tensors at once, of which each rank keeps a part."""
+        name = "reduce_scatter_tensor_coalesced"
+        return self._record(Collective.REDUCE_SCATTER, name, _size(inputs), inputs[0], opts, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Sends each rank the tensor of its position."""
+        own = inputs[self._own_rank]
+        for target in outputs:
+            self._book.copy_values(own, target)
+        sends = tuple((at, _size([tensor])) for at, tensor in enumerate(inputs))
+        uneven = sends if len({size for _, size in sends}) > 1 else ()
+        return self._record(Collective.ALL_TO_ALL, "all_to_all", _size(inputs), own, opts, outputs, sends=uneven)
+
+    def all_to_all_single(
+        self, output: Any, given: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
+    ) -> RecordedWork:
+        """Sends each rank its part of a tensor."""
+        parts = list(input_split_sizes or ())
+        size = _size([given])
+        sends: tuple[tuple[int, int], ...] = ()
+        if parts and len(set(parts)) > 1 and sum(parts):
+            sends = tuple((at, size * part // sum(parts)) for at, part in enumerate(parts))
+        self._book.exchange_values(given, output, self._own_rank, self._own_size, parts)
+        del output_split_sizes
+        name = "all_to_all_single"
+        return self._record(Collective.ALL_TO_ALL, name, size, given, opts, [output], sends=sends)
+
+    alltoall_base = all_to_all_single
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Collects the tensors of all ranks on one."""
+        for target in outputs[0] if outputs else ():
+            self._book.copy_values(inputs[0], target)
+        root = self._global(getattr(opts, "rootRank", 0))
+        size = self._own_size * _size(inputs)
+        return self._record(Collective.GATHER, "gather", size, inputs[0], opts, outputs, peer=root)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+        """Sends each rank its tensor from one."""
+        if inputs:
+            self._book.copy_values(inputs[0][self._own_rank], outputs[0])
+        root = self._global(getattr(opts, "rootRank", 0))
+        size = self._own_size * _size(outputs)
+        return self._record(Collective.SCATTER, "scatter", size, outputs[0], opts, outputs, peer=root)
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> RecordedWork:
+        """Sends a tensor to one rank."""
+        peer, size = self._global(dst), _size(tensors)
+        return self._record(
+            Collective.TRANSFER, "send", size, tensors[0], None, tensors, peer=peer, to_peer=True, tag=tag
+        )
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> RecordedWork:
+        """Receives a tensor from one rank."""
+        peer, size = self._global(src), _size(tensors)
+        self._book.forget(tensors)
+        return self._record(Collective.TRANSFER, "recv", size, tensors[0], None, tensors, peer=peer, tag=tag)
+
+    def barrier(self, opts: Any = None) -> RecordedWork:
+        """All ranks wait for each other."""
+        return self._record(Collective.BARRIER, "barrier", 0, None, opts, [])
+
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        """All ranks wait for each other."""
+        self.barrier()
+
+    def exchange(self, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]]) -> RecordedWork:
+        """Sends to some ranks and receives from others in one call; positions are those in the group."""
+        self._book.forget([tensor for _, tensor in receives])
+        tensors = [tensor for _, tensor in (*sends, *receives)]
+        sizes: dict[int, int] = {}
+        for peer, tensor in sends:
+            sizes[peer] = sizes.get(peer, 0) + _size([tensor])
+        total = max(sum(sizes.values()), _size([tensor for _, tensor in receives]))
+        return self._record(
+            Collective.EXCHANGE,
+            "batch_isend_irecv",
+            total,
+            tensors[0],
+            None,
+            tensors,
+            sends=tuple(sorted(sizes.items())),
+            receives_from=tuple(self._global(peer) for peer, _ in receives),
+        )
+
+    def _global(self, position: int) -> int:
+        return self.ranks[position]
+
+
+def _size(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class GroupBook:
+    """All process groups of a rank, and how their calls are recorded."""
+
+    def __init__(self, recorder: Recorder, rank: int, world: int) -> None:
+        self.recorder, self.log = recorder, recorder.log
+        self.rank, self.world = rank, world
+        self._numbers: dict[int, int] = {}
+        self._groups: list[RecordedGroup] = []
+        self._families: list[tuple[str, list[tuple[int, ...]]]] = []
+        self._pending: dict[int, int] = {}
+        """The call that writes to a storage, by the address of the storage."""
+
+    def finished(self) -> list[Group]:
+        """Returns the groups that calls refer to."""
+        return [self._described(group, number) for number, group in enumerate(self._groups)]
+
+    def made(self, ranks: Sequence[int], description: str) -> None:
+        """Notes that a group was made, whether or not this rank is in it."""
+        members = tuple(ranks)
+        if self._families:
+            known, groups = self._families[-1]
+            seen = {rank for group in groups for rank in group}
+            if known == description and len(groups[0]) == len(members) and seen.isdisjoint(members):
+                groups.append(members)
+                return
+        self._families.append((description, [members]))
+
+    def describe(self, group: RecordedGroup, text: str) -> None:
+        """Notes what a group is for."""
+
+    def record(
+        self,
+        group: RecordedGroup,
+        what: Collective,
+        name: str,
+        size: int,
+        like: torch.Tensor | None,
+        own_stream: bool,
+        results: Any,
+        **more: Any,
+    ) -> RecordedWork:
+        """Records a call of a group and returns its handle."""
+        if like is not None and self._is_of_host(like):
+            return RecordedWork(self, -1, results)
+        number = self._numbers.get(id(group))
+        if number is None:
+            number = self._numbers[id(group)] = len(self._groups)
+            self._groups.append(group)
+        dtype = "" if like is None else type_name(like.dtype)
+        call = Call(what, name, number, size, dtype, DEFAULT_STREAM, own_stream, _NOWHERE, HostWork(), **more)
+        return RecordedWork(self, self.log.call(call), results)
+
+    def _is_of_host(self, tensor: torch.Tensor) -> bool:
+        return self.recorder.storages.device_of(tensor).type != "cuda"
+
+    def _described(self, group: RecordedGroup, number: int) -> Group:
+        ranks = group.ranks
+        for description, groups in self._families:
+            if ranks in groups:
+                return Group(_axis(description, number), ranks, tuple(groups))
+        if len(ranks) == self.world:
+            return Group("world", ranks, (ranks,))
+        return Group(_axis(group.group_desc, number), ranks, (ranks,))
+
+    def reduce_values(self, tensor: torch.Tensor, options: Any, size: int) -> None:
+        """Reduces values that are known, as if every rank held them."""
+        values = self.recorder.known(tensor)
+        if values is None:
+            return
+        kind = str(getattr(options, "reduceOp", "SUM"))
+        if "SUM" in kind:
+            values.mul_(size)
+
+    def copy_values(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copies values that are known."""
+        if target.numel() == source.numel():
+            self.recorder._copy_values(source.reshape(target.size()), target)
+        else:
+            self.forget([target])
+
+    def tile_values(self, source: torch.Tensor, target: torch.Tensor, times: int) -> None:
+        """Repeats values that are known."""
+        values = self.recorder.known(source)
+        if values is None or target.numel() != times * source.numel():
+            self.forget([target])
+            return
+        tiled = values.reshape(-1).repeat(times).reshape(target.size())
+        self.recorder._copy_values(tiled, target)
+
+    def exchange_values(
+        self, source: torch.Tensor, target: torch.Tensor, position: int, size: int, parts: Sequence[int]
+    ) -> None:
+        """Gives an all-to-all the values that all ranks would send if they held what this one holds."""
+        values = self.recorder.known(source)
+        rows = source.size(0) if source.dim() else 0
+        sizes = list(parts) or ([rows // size] * size if rows % size == 0 else [])
+        if values is None or not sizes or target.size(0) != size * sizes[position]:
+            self.forget([target])
+            return
+        mine = values.split(sizes)[position]
+        self.recorder._copy_values(torch.cat([mine] * size), target)
+
+    def forget(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Drops values of tensors that a call writes to."""
+        for tensor in tensors:
+            if base_device(tensor) == META:
+                self.recorder.storages.forget(tensor)
+
+    def install(self, patches: Patches) -> None:
+        """Makes torch.distributed use these groups, whatever backend it is asked for."""
+
+        def create(options: Any, _: Any = None) -> RecordedGroup:
+            ranks = tuple(options.global_ranks_in_group) or tuple(range(self.world))
+            return RecordedGroup(options.group_rank, options.group_size, self, ranks)
+
+        dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+        patches.on_undo(lambda: dist.Backend._plugins.pop(BACKEND.upper(), None))
+        self._install_setup(patches)
+        self._install_functional()
+        _install_objects(patches, self)
+
+    def _install_setup(self, patches: Patches) -> None:
+        start, new = dist.init_process_group, dist.new_group
+        book = self
+
+        def init_process_group(backend: Any = None, *_: Any, **given: Any) -> None:
+            del backend
+            kept = {name: value for name, value in given.items() if name in ("group_name", "pg_options")}
+            kept.pop("pg_options", None)
+            start(BACKEND, store=dist.HashStore(), rank=book.rank, world_size=book.world, **kept)
+            book.made(range(book.world), "world")
+
+        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **given: Any) -> Any:
+            del timeout, backend
+            given.pop("pg_options", None)
+            given.pop("device_id", None)
+            members = list(range(book.world)) if ranks is None else sorted(ranks)
+            book.made(members, given.get("group_desc") or "")
+            if book.rank not in members:
+                return dist.GroupMember.NON_GROUP_MEMBER
+            return new(members, backend=BACKEND, **given)
+
+        for module in (dist, c10d):
+            patches.set(module, "init_process_group", init_process_group)
+            patches.set(module, "new_group", new_group)
+            patches.set(module, "get_backend", lambda *_: "nccl")
+            patches.set(module, "is_nccl_available", lambda: True)
+            patches.set(module, "batch_isend_irecv", self._batch)
+        patches.set(dist.device_mesh, "new_group", new_group)
+        patches.set(dist.device_mesh, "get_backend", lambda *_: "nccl")
+        patches.set(dist.device_mesh, "init_process_group", init_process_group)
+        patches.set(c10d, "_store_based_barrier", lambda *_, **__: None)
+
+    def _batch(self, ops: Sequence[Any]) -> list[RecordedWork]:
+        group: Any = ops[0].group or c10d._get_default_group()
+        sends = [(op.group_peer, op.tensor) for op in ops if op.op in (dist.isend, c10d.isend)]
+        receives = [(op.group_peer, op.tensor) for op in ops if op.op not in (dist.isend, c10d.isend)]
+        return [group.exchange(sends, receives)]
+
+    def _install_functional(self) -> None:
+        """Runs functional collectives, which return new tensors that are waited for by `wait_tensor`."""
+        book, recorder = self, self.recorder
+
+        def empty(size: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+            made = torch.empty(size, dtype=like.dtype, device=META)
+            recorder.storages.add(made, recorder.storages.device_of(like), book.log.place().phase)
+            return made
+
+        def group(name: Any) -> Any:
+            return c10d._resolve_process_group(name) if isinstance(name, str) else name
+
+        def started(work: RecordedWork, output: torch.Tensor) -> torch.Tensor:
+            book._pending[output.untyped_storage()._cdata] = work._call
+            return output
+
+        def all_reduce(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            output = empty(args[0].size(), args[0])
+            recorder._copy_values(args[0], output)
+            return started(group(args[-1]).allreduce([output]), output)
+
+        def all_reduce_(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            return started(group(args[-1]).allreduce([args[0]]), args[0])
+
+        def all_gather(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            given = args[0]
+            output = empty((given.size(0) * args[1], *given.size()[1:]), given)
+            return started(group(args[2]).all_gather_single(output, given), output)
+
+        def all_gather_out(_: Any, args: tuple[Any, ...], kwargs: Any) -> torch.Tensor:
+            output = kwargs["out"]
+            return started(group(args[2]).all_gather_single(output, args[0]), output)
+
+        def reduce_scatter(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            given = args[0]
+            output = empty((given.size(0) // args[2], *given.size()[1:]), given)
+            return started(group(args[3]).reduce_scatter_single(output, given), output)
+
+        def all_to_all(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            given, outs, ins, name = args
+            output = empty((sum(outs), *given.size()[1:]), given)
+            return started(group(name).all_to_all_single(output, given, outs, ins), output)
+
+        def broadcast(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            output = empty(args[0].size(), args[0])
+            return started(group(args[2]).broadcast([output]), output)
+
+        def coalesced(one: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
+            return lambda func, args, kwargs: [one(func, (given, *args[1:]), kwargs) for given in args[0]]
+
+        def wait(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            call = book._pending.pop(args[0].untyped_storage()._cdata, -1)
+            if call >= 0:
+                book.log.wait_for_call(call)
+            return args[0]
+
+        def shard_dim(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            given, gather, shard, name = args
+            size = list(given.size())
+            ranks = group(name).size()
+            size[gather] *= ranks
+            size[shard] //= ranks
+            output = empty(size, given)
+            group(name).all_to_all_single(output, given, None, None).wait()
+            return output
+
+        functional = {
+            "all_reduce": all_reduce,
+            "all_reduce_": all_reduce_,
+            "all_gather_into_tensor": all_gather,
+            "all_gather_into_tensor_out": all_gather_out,
+            "reduce_scatter_tensor": reduce_scatter,
+            "all_to_all_single": all_to_all,
+            "broadcast": broadcast,
+            "wait_tensor": wait,
+            "all_reduce_coalesced": coalesced(all_reduce),
+            "all_gather_into_tensor_coalesced": coalesced(all_gather),
+            "reduce_scatter_tensor_coalesced": coalesced(reduce_scatter),
+        }
+        for name, handler in functional.items():
+            recorder.handlers[f"_c10d_functional::{name}"] = handler
+        recorder.handlers["_dtensor::shard_dim_alltoall"] = shard_dim
+
+
+def _install_objects(patches: Patches, book: GroupBook) -> None:
+    """Exchanges Python objects as if every rank held this rank's."""
+
+    def all_gather_object(objects: list[Any], obj: Any, group: Any = None) -> None:
+        del group
+        objects[:] = [obj] * len(objects)
+
+    def gather_object(obj: Any, objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        if objects is not None:
+            objects[:] = [obj] * len(objects)
+
+    def scatter_object_list(output: list[Any], objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        if objects:
+            output[0] = objects[min(book.rank, len(objects) - 1)]
+
+    def broadcast_object_list(*_: Any, **__: Any) -> None: ...
+
+    for module in (dist, c10d):
+        patches.set(module, "all_gather_object", all_gather_object)
+        patches.set(module, "gather_object", gather_object)
+        patches.set(module, "scatter_object_list", scatter_object_list)
+        patches.set(module, "broadcast_object_list", broadcast_object_list)
+
+
+def _axis(description: str, number: int) -> str:
+    text = description.removeprefix("mesh_")
+    return text if text and text not in ("undefined", "default") else f"group {number}"
+
+
+def environment(rank: int, world: int, gpus: int) -> dict[str, str]:
+    """Returns the variables that torchrun sets for a rank of a job with `gpus` GPUs on each node."""
+    local = min(gpus, world)
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % local),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(rank // local),
+        "GROUP_WORLD_SIZE": str(-(-world // local)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }

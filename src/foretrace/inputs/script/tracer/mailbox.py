@@ -1,0 +1,62 @@
+"""Carries Python objects between the traced ranks of a job, through files in a folder.
+
+A rank that waits for one that is not traced asks for it to be traced: `wanted` finds such requests.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from foretrace.inputs.script.tracer.unknown import CannotTrace
+
+PATIENCE_S: Final = 120.0
+"""How long a rank waits for another's objects."""
+
+_POLL_S: Final = 0.01
+
+
+class Mailbox:
+    """The objects that a rank sends to others and receives from them; without a folder, nobody answers."""
+
+    def __init__(self, rank: int, folder: Path | None) -> None:
+        self._rank, self._folder = rank, folder
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
+
+    def send(self, rank: int, objects: Any) -> None:
+        """Leaves objects for a rank."""
+        number = self._sent[rank]
+        self._sent[rank] += 1
+        if self._folder is not None:
+            path = self._folder / f"{self._rank}-{rank}-{number}"
+            unfinished = path.with_suffix(".part")
+            unfinished.write_bytes(pickle.dumps(objects))
+            unfinished.replace(path)
+
+    def receive(self, rank: int) -> Any:
+        """Waits for the next objects of a rank."""
+        number = self._received[rank]
+        self._received[rank] += 1
+        if self._folder is None:
+            raise CannotTrace(
+                "needs-other-rank",
+                f"rank {self._rank} waits for an object from rank {rank}, which is not traced with it",
+                "use the command foretrace trace, which traces ranks that wait for each other together",
+            )
+        path = self._folder / f"{rank}-{self._rank}-{number}"
+        (self._folder / f"want-{rank}").touch()
+        end = time.monotonic() + PATIENCE_S
+        while not path.exists():
+            if (self._folder / f"failed-{rank}").exists() or time.monotonic() > end:
+                raise CannotTrace("needs-other-rank", f"rank {rank} sent nothing to rank {self._rank}", "see its error")
+            time.sleep(_POLL_S)
+        return pickle.loads(path.read_bytes())
+
+
+def wanted(folder: Path) -> list[int]:
+    """Returns the ranks for which others wait."""
+    return sorted(int(path.name.removeprefix("want-")) for path in folder.glob("want-*"))

@@ -1,0 +1,221 @@
+"""Knows where in a step the script is: phase, module, microbatch; and where steps end."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from foretrace.inputs.script.recording import Place
+from foretrace.inputs.script.tracer.events import EventLog
+from foretrace.inputs.script.tracer.patches import Patches
+from foretrace.program.columns import Phase
+
+NO_MODULE: Final = -1
+
+_WRAPPERS: Final = re.compile(r"(?:^module(?=\.|$)|_checkpoint_wrapped_module|_orig_mod|_fsdp_wrapped_module)\.?")
+"""Parts of a module's path that wrappers of PyTorch add."""
+
+
+class TraceComplete(BaseException):
+    """Ends the script once the steps that were asked for are recorded."""
+
+
+class Places:
+    """Follows modules, backward passes and optimizer steps of a script.
+
+    A step ends with the last `Optimizer.step` before the next forward pass. `last_step` is the number of the last step
+    to record, from 0; when it has ended, `TraceComplete` is raised where the next forward begins.
+
+    Attributes:
+        modules: Paths of modules, which places refer to by number.
+        ends: The number of events at the end of each step.
+        models: The outermost modules that were called.
+        on_optimizer: Called with each optimizer after its step.
+    """
+
+    def __init__(self, log: EventLog, last_step: int) -> None:
+        self._log, self._last_step = log, last_step
+        self.modules: list[str] = []
+        self.ends: list[int] = []
+        self.models: list[nn.Module] = []
+        self.on_optimizer: Callable[[torch.optim.Optimizer], None] = lambda _: None
+        self.on_input: Callable[[Any], None] = lambda _: None
+        self._number: dict[str, int] = {}
+        self._path: dict[int, int] = {}
+        self._stack: list[int] = []
+        self._backward_depth = self._backwards = self._forwards = 0
+        self._optimizing = 0
+        self._clipping = 0
+        self._stepped: int | None = None
+        self._node: Any = None
+        # The module of a backward node is that which was running when the node got its sequence number.
+        self._since: list[int] = [0]
+        self._owner: list[tuple[int, int]] = [(NO_MODULE, 0)]
+        self._regions = 0
+        self._region = 0
+        log.place = self.place
+
+    @property
+    def backwards(self) -> int:
+        """Backward passes since the last step ended."""
+        return self._backwards
+
+    def place(self) -> Place:
+        """Returns where the step is now."""
+        if self._optimizing or self._clipping:
+            self._log.region = 0
+            return Place(Phase.OPTIMIZER, NO_MODULE, -1)
+        module = self._stack[-1] if self._stack else NO_MODULE
+        self._log.region = self._region
+        if not self._backward_depth:
+            return Place(Phase.FORWARD, module, max(self._forwards - 1, 0))
+        microbatch = self._backwards - 1
+        if torch.is_grad_enabled():
+            return Place(Phase.RECOMPUTE, module, microbatch)
+        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        if node is not None and not self._stack:
+            number = node._sequence_nr()
+            if node is not self._node:
+                self._node = node
+                self._log.nodes += 1
+            at = bisect_right(self._since, number) - 1
+            module, self._log.region = self._owner[at] if 0 <= at < len(self._owner) else (NO_MODULE, 0)
+        return Place(Phase.BACKWARD, module, microbatch)
+
+    def module_path(self, number: int) -> str:
+        """Returns the path of a module that a place names."""
+        return self.modules[number] if number >= 0 else ""
+
+    def new_region(self) -> int:
+        """Returns the number of a new compiled region."""
+        self._regions += 1
+        return self._regions
+
+    @contextmanager
+    def region(self, number: int) -> Iterator[None]:
+        """Marks what runs within as a compiled region."""
+        before, self._region = self._region, number
+        self._mark(self._stack[-1] if self._stack else NO_MODULE)
+        try:
+            yield
+        finally:
+            self._region = before
+            self._mark(self._stack[-1] if self._stack else NO_MODULE)
+
+    def install(self, patches: Patches) -> None:
+        """Makes modules, the autograd engine and optimizers report to this."""
+        self._install_modules(patches)
+        self._install_engine(patches)
+        self._install_optimizers(patches)
+
+    def finish_step(self) -> None:
+        """Ends the step that the last optimizer step closed."""
+        if self._stepped is not None:
+            self.ends.append(self._stepped)
+            self._stepped = None
+
+    def _install_modules(self, patches: Patches) -> None:
+        call = nn.Module._call_impl
+        places, log = self, self._log
+
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            log.modules += 1
+            places._enter(module, args, kwargs)
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                places._leave()
+
+        patches.set(nn.Module, "_call_impl", called)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._stack and not self._backward_depth and torch.is_grad_enabled():
+            if self._stepped is not None:
+                self._next_step()
+            self._forwards += 1
+            self.on_input((args, kwargs))
+        number = self._path.get(id(module))
+        if number is None:
+            number = self._learn(module)
+        self._stack.append(number)
+        self._mark(number)
+
+    def _leave(self) -> None:
+        self._stack.pop()
+        self._mark(self._stack[-1] if self._stack else NO_MODULE)
+
+    def _mark(self, module: int) -> None:
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        if self._since[-1] == number:
+            self._owner[-1] = module, self._region
+        elif self._since[-1] < number:
+            self._since.append(number)
+            self._owner.append((module, self._region))
+
+    def _learn(self, module: nn.Module) -> int:
+        """Numbers a module that is called for the first time, and all within it."""
+        root = not self._stack
+        if root:
+            self.models.append(module)
+        prefix = "" if root else f"{self.module_path(self._stack[-1])}."
+        for path, inner in module.named_modules():
+            # Wrappers of other packages are not part of the path that a person knows.
+            text = _WRAPPERS.sub("", prefix + path).strip(".")
+            if id(inner) not in self._path or root:
+                number = self._number.setdefault(text, len(self._number))
+                if number == len(self.modules):
+                    self.modules.append(text)
+                self._path[id(inner)] = number
+        return self._path[id(module)]
+
+    def _install_engine(self, patches: Patches) -> None:
+        run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if not self._backward_depth:
+                self._backwards += 1
+            self._backward_depth += 1
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self._backward_depth -= 1
+
+        patches.set(torch.autograd, "_engine_run_backward", counted)
+        patches.set(torch.autograd.graph, "_engine_run_backward", counted)
+
+    def _install_optimizers(self, patches: Patches) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self._optimizing += 1
+
+        def ended(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self._optimizing -= 1
+            self.on_optimizer(optimizer)
+            self._stepped = self._log.next_number
+
+        patches.on_undo(register_optimizer_step_pre_hook(begins).remove)
+        patches.on_undo(register_optimizer_step_post_hook(ended).remove)
+        clip = torch.nn.utils.clip_grad_norm_
+
+        def clipped(*args: Any, **kwargs: Any) -> Any:
+            self._clipping += 1
+            try:
+                return clip(*args, **kwargs)
+            finally:
+                self._clipping -= 1
+
+        patches.set(torch.nn.utils, "clip_grad_norm_", clipped)
+        patches.set(torch.nn.utils.clip_grad, "clip_grad_norm_", clipped)
+
+    def _next_step(self) -> None:
+        self.finish_step()
+        self._backwards = self._forwards = 0
+        if len(self.ends) > self._last_step:
+            raise TraceComplete

@@ -1,0 +1,135 @@
+"""Runs a script as one or several ranks of a job, each in a process of its own, and stores what they record.
+
+`python -m foretrace.inputs.script.tracer.run FOLDER` reads `request.json` in the folder. PyTorch is imported once;
+every rank is a fork of this process. A rank leaves `rank-N.recording` or `rank-N.error`, and its output in
+`rank-N.out`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+import foretrace
+from foretrace.inputs.script.tracer.mailbox import Mailbox, wanted
+from foretrace.inputs.script.tracer.places import TraceComplete
+from foretrace.inputs.script.tracer.session import Session
+from foretrace.inputs.script.tracer.unknown import CannotTrace
+
+_POLL_S: Final = 0.005
+_OWN: Final = str(Path(foretrace.__file__).parent)
+
+
+def main(folder: Path) -> None:
+    """Traces the ranks that the request names, and those that they wait for."""
+    request = json.loads((folder / "request.json").read_text())
+    waiting: list[int] = list(request["ranks"])
+    started: set[int] = set()
+    running: dict[int, int] = {}
+    while waiting or running:
+        needed = [rank for rank in wanted(folder) if rank not in started]
+        room = request["workers"] - len(running)
+        for rank in [*needed, *(rank for rank in waiting[: max(room, 0)] if rank not in needed)]:
+            if rank not in started:
+                started.add(rank)
+                running[_fork(folder, request, rank)] = rank
+        waiting = [rank for rank in waiting if rank not in started]
+        _reap(folder, running)
+        time.sleep(_POLL_S)
+
+
+def _fork(folder: Path, request: dict[str, Any], rank: int) -> int:
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        _redirect(folder / f"rank-{rank}.out")
+        code = _trace(folder, request, rank)
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _reap(folder: Path, running: dict[int, int]) -> None:
+    """Notes which ranks have ended; one that left nothing was killed."""
+    for process, rank in list(running.items()):
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if not ended:
+            continue
+        del running[process]
+        if not (folder / f"rank-{rank}.recording").exists() and not (folder / f"rank-{rank}.error").exists():
+            signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            text = f"the process of rank {rank} ended without a result"
+            _fail(folder, rank, "script-failed", text + (f" (signal {signal})" if signal else ""), None, None)
+
+
+def _redirect(path: Path) -> None:
+    """Sends what the script prints to a file."""
+    target = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    for stream in (1, 2):
+        os.dup2(target, stream)
+    os.close(target)
+
+
+def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
+    """Runs the script as a rank; returns 0 where a recording was written."""
+    script = request["script"]
+    sys.argv = [script, *request["arguments"]]
+    sys.path[0] = str(Path(script).resolve().parent)
+    session = Session(
+        rank,
+        request["world"],
+        gpus=request["gpus"],
+        last_step=request["last_step"],
+        unknown=request["unknown"],
+        routing=request["routing"],
+        mailbox=Mailbox(rank, folder),
+    )
+    try:
+        with session:
+            try:
+                runpy.run_path(script, run_name="__main__")
+            except TraceComplete:
+                pass
+            except SystemExit as ended:
+                if ended.code not in (None, 0):
+                    raise RuntimeError(f"the script ended with exit code {ended.code}") from None
+    except CannotTrace as error:
+        return _fail(folder, rank, error.code, error.message, error.where, error.hint)
+    except BaseException as error:
+        return _fail_as(folder, rank, error)
+    unfinished = folder / f"rank-{rank}.part"
+    unfinished.write_bytes(pickle.dumps(session.recording(), protocol=pickle.HIGHEST_PROTOCOL))
+    unfinished.replace(folder / f"rank-{rank}.recording")
+    return 0
+
+
+def _fail_as(folder: Path, rank: int, error: BaseException) -> int:
+    """Stores the error of a script with its own traceback, without the frames of the tracer."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _OWN not in frame.filename and "runpy" not in frame.filename]
+    text = "".join(traceback.format_list(own)) + "".join(traceback.format_exception_only(error))
+    where = f"{own[0].filename}:{own[0].lineno}" if own else None
+    message = f"{type(error).__name__}: {error}"
+    return _fail(folder, rank, "script-failed", message, where, None, f"Traceback (most recent call last):\n{text}")
+
+
+def _fail(
+    folder: Path, rank: int, code: str, message: str, where: str | None, hint: str | None, trace: str = ""
+) -> int:
+    stored = {"code": code, "message": message, "where": where, "hint": hint, "traceback": trace}
+    (folder / f"rank-{rank}.error").write_text(json.dumps(stored))
+    (folder / f"failed-{rank}").touch()
+    return 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

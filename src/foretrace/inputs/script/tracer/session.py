@@ -1,0 +1,128 @@
+"""Traces what runs within it: installs everything, and gathers the recording."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch._dynamo  # before anything is replaced: it looks at functions by identity
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.script.recording import Recording
+from foretrace.inputs.script.tracer import composites, cuda, frameworks, tensors
+from foretrace.inputs.script.tracer.dispatch import Recorder
+from foretrace.inputs.script.tracer.events import EventLog
+from foretrace.inputs.script.tracer.groups import GroupBook, environment
+from foretrace.inputs.script.tracer.mailbox import Mailbox
+from foretrace.inputs.script.tracer.patches import Patches
+from foretrace.inputs.script.tracer.places import Places
+from foretrace.inputs.script.tracer.storages import Storages
+from foretrace.inputs.script.tracer.unknown import UnknownNumber
+from foretrace.program.columns import Category
+
+
+class Session:
+    """A rank of a job as if on a GPU; enter it, run the script, and take `recording()`.
+
+    Args:
+        rank: The rank that runs.
+        world: Ranks of the job.
+        gpus: GPUs of a node.
+        last_step: The number of the last step to record, from 0.
+        unknown: The number that stands for values that are known on a GPU only; None: those are errors.
+        routing: How tokens choose experts, as text (`routing.parse_routing`).
+        mailbox: What carries objects between ranks that are traced together.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        *,
+        gpus: int = 8,
+        last_step: int = 1,
+        unknown: float | None = None,
+        routing: str = "balanced",
+        mailbox: Mailbox | None = None,
+    ) -> None:
+        self.rank, self.world, self.gpus = rank, world, gpus
+        self.patches = Patches()
+        self.log = EventLog()
+        self.storages = Storages(self.log, torch.device("cuda", rank % min(gpus, world)))
+        self.recorder = Recorder(self.log, self.storages)
+        self.groups = GroupBook(self.recorder, rank, world)
+        self.places = Places(self.log, last_step)
+        self.mailbox = mailbox or Mailbox(rank, None)
+        self.notes: list[Diagnostic] = []
+        self._unknown = unknown
+        self._parameters = self._tokens = 0
+        self._marked: set[int] = set()
+
+    def __enter__(self) -> Self:
+        UnknownNumber.assumed = self._unknown
+        UnknownNumber.noted.clear()
+        environ = dict(os.environ)
+        os.environ.update(environment(self.rank, self.world, self.gpus))
+        self.patches.on_undo(lambda: (os.environ.clear(), os.environ.update(environ)))
+        cuda.install(self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world))
+        tensors.install(self.patches, self.recorder)
+        self.groups.install(self.patches)
+        composites.install(self.patches, self.recorder)
+        frameworks.install(self.patches, self.recorder, self.places, self.mailbox, self.notes)
+        self.places.on_optimizer = self._mark_optimizer
+        self.places.on_input = self._count_tokens
+        self.places.install(self.patches)
+        self.recorder.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.recorder.__exit__(kind, error, trace)
+        self.patches.undo()
+
+    def recording(self) -> Recording:
+        """Returns what was recorded; the last steps are those before the script ended."""
+        self.places.finish_step()
+        ends = self.places.ends
+        steps = list(zip([0, *ends], ends, strict=False))
+        return Recording(
+            rank=self.rank,
+            world=self.world,
+            events=self.log.events,
+            steps=steps,
+            first_step=0,
+            signatures=self.log.signatures,
+            modules=self.places.modules,
+            groups=self.groups.finished(),
+            streams=self.log.streams,
+            storages=self.storages.finished(),
+            parameters=self._parameters,
+            tokens=self._tokens,
+            torch_version=str(torch.__version__),
+            diagnostics=[*self.notes, *UnknownNumber.noted.values()],
+        )
+
+    def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Learns what the memory of parameters, gradients and states is for."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._mark(parameter, Category.WEIGHTS)
+                if parameter.grad is not None:
+                    self._mark(parameter.grad, Category.GRADIENTS)
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    self._mark(value, Category.OPTIMIZER)
+
+    def _mark(self, tensor: Any, category: Category) -> None:
+        self.storages.mark(getattr(tensor, "_local_tensor", tensor), category)
+
+    def _count_tokens(self, given: Any) -> None:
+        args, kwargs = given
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
+                self._tokens += value.numel()
+                return

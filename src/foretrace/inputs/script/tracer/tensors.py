@@ -1,0 +1,298 @@
+"""Makes simulated tensors look like tensors of a GPU to a script, and answers it when it reads their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
+from foretrace.inputs.script.tracer.patches import Patches
+from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
+
+
+class Generator(torch.Generator):
+    """A generator of random numbers, which is the CPU's whatever device it is asked for."""
+
+    def __new__(cls, device: Any = None) -> Generator:
+        """Makes one."""
+        del device
+        return super().__new__(cls, device="cpu")
+
+
+def install(patches: Patches, recorder: Recorder) -> None:
+    """Replaces the methods of tensors by which a script sees devices and values."""
+    _install_devices(patches, recorder)
+    _install_groups(patches, recorder)
+    _install_moves(patches, recorder)
+    _install_values(patches, recorder)
+    _install_dynamic(recorder)
+    resize = torch.UntypedStorage.resize_
+
+    def resize_(raw: Any, size: int) -> Any:
+        result = resize(raw, size)
+        recorder.storages.resized(raw, recorder.log.place().phase)
+        return result
+
+    patches.set(torch.UntypedStorage, "resize_", resize_)
+    patches.set(torch.Tensor, "record_stream", lambda *_: None)
+    patches.set(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
+    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: base_device(tensor).type == "cpu")
+
+
+def _install_devices(patches: Patches, recorder: Recorder) -> None:
+    storages = recorder.storages
+
+    def device(tensor: torch.Tensor) -> torch.device:
+        own: torch.device = base_device(tensor)
+        if recorder.inside or own != META:
+            return own
+        return storages.device_of(getattr(tensor, "_local_tensor", tensor))  # DTensor has no memory itself
+
+    patches.set(torch.Tensor, "device", property(device))
+    patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
+    patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
+    patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
+    patches.set(torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1)
+
+
+def _install_groups(patches: Patches, recorder: Recorder) -> None:
+    """Makes lists of tensors that are grouped by device know the device that they stand for."""
+    plain = torch._C._group_tensors_by_device_and_dtype
+
+    def grouped(lists: Any, with_indices: bool = False) -> Any:
+        found = plain(lists, with_indices)
+        result = {}
+        for (device, dtype), (tensors, indices) in found.items():
+            if device == META:
+                first = next(tensor for tensor in tensors[0] if tensor is not None)
+                device = recorder.storages.device_of(first)
+            result[device, dtype] = (tensors, indices)
+        return result
+
+    patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
+
+
+def _install_moves(patches: Patches, recorder: Recorder) -> None:
+    """Replaces what PyTorch refuses to do for a device that its build does not have."""
+    to, tensor_of, as_tensor = torch.Tensor.to, torch.tensor, torch.as_tensor
+    own = recorder.storages.device
+
+    def is_gpu(value: Any) -> bool:
+        if isinstance(value, torch.device):
+            return value.type == "cuda"
+        return (isinstance(value, str) and value.startswith("cuda")) or type(value) is int
+
+    def move(tensor: torch.Tensor, dtype: torch.dtype | None, non_blocking: bool, copy: bool, **more: Any) -> Any:
+        if not copy and tensor.device.type == "cuda" and (dtype is None or dtype == tensor.dtype) and not more:
+            return tensor
+        dtype = tensor.dtype if dtype is None else dtype
+        return torch.ops.aten._to_copy(tensor, dtype=dtype, device=own, non_blocking=non_blocking, **more)
+
+    def to_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        first = kwargs.get("device", args[0] if args else None)
+        if isinstance(first, torch.Tensor):
+            device, rest = first.device, [first.dtype, *args[1:]]
+        else:
+            device, rest = first, list(args if "device" in kwargs else args[1:])
+        if not is_gpu(device) and not (isinstance(first, torch.Tensor) and device.type == "cuda"):
+            if base_device(tensor) == META and (device == "cpu" or device == torch.device("cpu")):
+                return _to_host(tensor, recorder, rest, kwargs)
+            return to(tensor, *args, **kwargs)
+        dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
+        flags = [value for value in rest if isinstance(value, bool)]
+        non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
+        copy = bool(kwargs.get("copy", flags[1] if len(flags) > 1 else False))
+        more = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
+        return move(tensor, dtype, non_blocking, copy, **more)
+
+    def cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+        del device
+        return move(tensor, None, non_blocking, False)
+
+    def cpu(tensor: torch.Tensor, **_: Any) -> Any:
+        return _to_host(tensor, recorder, [], {}) if base_device(tensor) == META else to(tensor, "cpu")
+
+    def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+            if device is None:
+                device = torch.get_default_device()
+            if not is_gpu(device):
+                more = {"requires_grad": True} if requires_grad else {}
+                return make(data, *args, device=device, **more, **kwargs)
+            if isinstance(data, torch.Tensor) and base_device(data) == META:
+                return data.to(device, kwargs.get("dtype") or data.dtype)
+            moved = make(data, *args, device="cpu", **kwargs).to(device)
+            return moved.requires_grad_() if requires_grad else moved
+
+        return on_device
+
+    patches.set(torch.Tensor, "to", to_)
+    patches.set(torch.Tensor, "cuda", cuda)
+    patches.set(torch.Tensor, "cpu", cpu)
+    patches.set(torch, "tensor", made(tensor_of))
+    patches.set(torch, "as_tensor", made(as_tensor))
+    patches.set(torch, "asarray", made(torch.asarray))
+    patches.set(torch, "Generator", Generator)
+
+
+def _to_host(tensor: torch.Tensor, recorder: Recorder, rest: list[Any], kwargs: dict[str, Any]) -> Any:
+    dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), tensor.dtype)
+    flags = [value for value in rest if isinstance(value, bool)]
+    non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
+    if tensor.device.type == "cpu" and dtype == tensor.dtype:
+        return tensor
+    return torch.ops.aten._to_copy(tensor, dtype=dtype, device=torch.device("cpu"), non_blocking=non_blocking)
+
+
+def _install_values(patches: Patches, recorder: Recorder) -> None:
+    plain = {name: getattr(torch.Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__array__")}
+    plain |= {name: getattr(torch.Tensor, name) for name in ("__float__", "__int__", "__index__")}
+
+    def read(tensor: torch.Tensor) -> torch.Tensor | None:
+        """Returns a tensor with the values, after the host has waited for them."""
+        if recorder.storages.device_of(tensor).type == "cuda":
+            recorder.log.copy(tensor.numel() * tensor.element_size(), to_host=True, blocking=True)
+        with torch.no_grad():
+            return recorder.known(tensor.detach())
+
+    def is_real(tensor: torch.Tensor) -> bool:
+        if base_device(tensor) == META:
+            return False
+        return not recorder.unknown or tensor.untyped_storage()._cdata not in recorder.unknown
+
+    def item(tensor: torch.Tensor) -> Any:
+        if is_real(tensor):
+            return plain["item"](tensor)
+        values = read(tensor)
+        return UnknownNumber.make("a value of a tensor") if values is None else plain["item"](values)
+
+    def tolist(tensor: torch.Tensor) -> Any:
+        if is_real(tensor):
+            return plain["tolist"](tensor)
+        values = read(tensor)
+        if values is not None:
+            return plain["tolist"](values)
+        return _nested(tuple(tensor.size()))
+
+    def truth(tensor: torch.Tensor) -> bool:
+        return plain["__bool__"](tensor) if is_real(tensor) else bool(item(tensor))
+
+    def real(tensor: torch.Tensor) -> float:
+        return plain["__float__"](tensor) if is_real(tensor) else float(item(tensor))
+
+    def whole(tensor: torch.Tensor) -> int:
+        return plain["__int__"](tensor) if is_real(tensor) else int(item(tensor))
+
+    def array(name: str) -> Callable[..., Any]:
+        def read_array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if is_real(tensor):
+                return plain[name](tensor, *args, **kwargs)
+            values = read(tensor)
+            if values is None:
+                if UnknownNumber.assumed is None:
+                    raise CannotTrace(
+                        "needs-value",
+                        "the script takes the values of a tensor out of PyTorch, which are known on a GPU only",
+                        "--unknown NUMBER says what to take for such numbers",
+                    )
+                values = torch.full(tensor.size(), UnknownNumber.assumed, dtype=tensor.dtype)
+            return plain[name](values, *args, **kwargs)
+
+        return read_array
+
+    patches.set(torch.Tensor, "item", item)
+    patches.set(torch.Tensor, "tolist", tolist)
+    patches.set(torch.Tensor, "__bool__", truth)
+    patches.set(torch.Tensor, "__float__", real)
+    patches.set(torch.Tensor, "__int__", whole)
+    patches.set(torch.Tensor, "__index__", whole)
+    patches.set(torch.Tensor, "numpy", array("numpy"))
+    patches.set(torch.Tensor, "__array__", array("__array__"))
+
+
+def _nested(size: tuple[int, ...]) -> Any:
+    if not size:
+        return UnknownNumber.make("a value of a tensor")
+    return [_nested(size[1:]) for _ in range(size[0])]
+
+
+def _install_dynamic(recorder: Recorder) -> None:
+    """Runs ops whose results depend on values: those are computed where the values are known."""
+    storages, log = recorder.storages, recorder.log
+
+    def known(tensors: list[torch.Tensor]) -> bool:
+        return all(recorder.known(tensor) is not None for tensor in tensors)
+
+    def to_device(real: Any, phase: Any) -> Any:
+        if not isinstance(real, torch.Tensor):
+            return real
+        made = torch.empty_like(real, device=META)
+        storages.add(made, storages.device, phase)
+        storages.set_shadow(made, real)
+        return made
+
+    def dynamic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = tensors_in(args, kwargs)
+        name = plan_of(func).name
+        if not known(given):
+            raise CannotTrace(
+                "needs-value",
+                f"the sizes that {name} returns depend on values that are known on a GPU only",
+                "--routing says how tokens choose experts; other values cannot be given yet",
+            )
+        real = recorder.evaluate(func, args, kwargs)
+        phase = log.place().phase
+        if isinstance(real, torch.Tensor | int | float | bool):
+            result = to_device(real, phase)
+        else:
+            result = None if real is None else type(real)(to_device(value, phase) for value in real)
+        recorder.record(name, func, args, kwargs, result, tensors_in([result], {}))
+        log.copy(8, to_host=True, blocking=True)
+        return result
+
+    def scalar(_: Any, args: tuple[Any, ...], __: Any) -> Any:
+        values = recorder.known(args[0])
+        if storages.device_of(args[0]).type == "cuda":
+            log.copy(args[0].element_size(), to_host=True, blocking=True)
+        if values is not None:
+            return values.item()
+        return UnknownNumber.make("a value of a tensor").settled()
+
+    def selected(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Turns masks into positions, which have sizes."""
+        positions: list[Any] = []
+        for index in args[1]:
+            if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
+                values = recorder.known(index)
+                if values is None:
+                    raise CannotTrace(
+                        "needs-value",
+                        "a mask decides how many elements are taken, and its values are known on a GPU only",
+                        "write it with sizes that do not depend on values, such as torch.where(mask, x, 0)",
+                    )
+                log.copy(8, to_host=True, blocking=True)
+                positions += [to_device(part, log.place().phase) for part in values.nonzero(as_tuple=True)]
+            else:
+                positions.append(index)
+        args = (args[0], positions, *args[2:])
+        return recorder.simulate(
+            func, plan_of(func), args, kwargs, tensors_in(args, kwargs), recorder._device(tensors_in(args, kwargs), {})
+        )
+
+    def masked_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
+
+    def asserted(*_: Any) -> None:
+        return None
+
+    words = "nonzero unique_dim unique_consecutive unique_dim_consecutive _unique2 _unique bincount equal"
+    for word in (*words.split(), "repeat_interleave", "nonzero_static"):
+        recorder.handlers[f"aten::{word}"] = dynamic
+    for word in ("index", "index_put_", "index_put", "_index_put_impl_"):
+        recorder.handlers[f"aten::{word}"] = selected
+    recorder.handlers["aten::_local_scalar_dense"] = scalar
+    recorder.handlers["aten::masked_select"] = masked_select
+    recorder.handlers["aten::_assert_async"] = asserted

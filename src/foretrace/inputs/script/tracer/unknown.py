@@ -1,0 +1,116 @@
+"""Numbers that a script reads back from the GPU and that nobody knows."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, ClassVar, Final
+
+from foretrace.basics.errors import Diagnostic
+
+_OWN: Final = ("/foretrace/inputs/script/tracer/", "/torch/", "<frozen")
+
+
+class CannotTrace(BaseException):
+    """Ends a script that cannot be traced: it needs something that a trace does not have.
+
+    It is no `Exception`, so that a script does not catch it.
+    """
+
+    def __init__(self, code: str, message: str, hint: str, where: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
+        self.where = where or script_line()
+
+
+def script_line() -> str:
+    """Returns the line of the script that is running: the innermost one outside PyTorch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in _OWN):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return traceback.extract_stack()[0].filename
+
+
+class UnknownNumber(float):
+    """A number that is not known: it can be computed with and printed, but not compared.
+
+    `assumed` is the number that stands for all that are not known; None where none was given. `noted` collects what
+    was assumed.
+    """
+
+    assumed: ClassVar[float | None] = None
+    noted: ClassVar[dict[str, Diagnostic]] = {}
+    what: str
+
+    @classmethod
+    def make(cls, what: str) -> UnknownNumber:
+        """Returns an unknown number; `what` it is, for messages."""
+        number = cls(1.0 if cls.assumed is None else cls.assumed)
+        number.what = what
+        return number
+
+    def settled(self) -> float:
+        """Returns the number that was assumed; raises an error where none was."""
+        if self.assumed is None:
+            raise CannotTrace(
+                "needs-value",
+                f"the script decides by {self.what}, which is known on a GPU only",
+                "--unknown NUMBER says what to take for such numbers, for example --unknown 1",
+            )
+        line = script_line()
+        text = f"{self.what} is taken to be {self.assumed:g} where the script decides by it"
+        self.noted.setdefault(line, Diagnostic("note", "assumed", text, line))
+        return self.assumed
+
+    def __repr__(self) -> str:
+        return "?"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return "?"
+
+    def __bool__(self) -> bool:
+        return bool(self.settled())
+
+    def __int__(self) -> int:
+        return int(self.settled())
+
+    __index__ = __trunc__ = __int__
+
+    def __round__(self, digits: Any = None) -> Any:
+        return self
+
+
+def _compare(name: str) -> Callable[[UnknownNumber, Any], Any]:
+    plain = getattr(float, name)
+
+    def compared(self: UnknownNumber, other: Any) -> Any:
+        own = self.settled()
+        other = other.settled() if isinstance(other, UnknownNumber) else other
+        return plain(own, float(other)) if isinstance(other, int | float) else NotImplemented
+
+    return compared
+
+
+def _combine(name: str) -> Callable[..., Any]:
+    def combined(self: UnknownNumber, *_: Any) -> Any:
+        return UnknownNumber.make(self.what)
+
+    del name
+    return combined
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    setattr(UnknownNumber, _name, _compare(_name))
+for _name in (
+    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ "
+    "__rmod__ __pow__ __rpow__ __neg__ __pos__ __abs__"
+).split():
+    setattr(UnknownNumber, _name, _combine(_name))
+UnknownNumber.__hash__ = float.__hash__  # type: ignore[method-assign]
