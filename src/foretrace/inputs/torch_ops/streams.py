@@ -12,7 +12,8 @@ from math import prod
 from typing import Final
 
 from foretrace.inputs.profiler_trace.format.records import Inputs
-from foretrace.inputs.torch_ops.tensors import Tensor, tensor_list, tensors, value, whole_numbers
+from foretrace.inputs.torch_ops.multi_tensor import LISTS, list_kernel, listed_tensors
+from foretrace.inputs.torch_ops.tensors import Tensor, tensors, value, whole_numbers
 from foretrace.program.kernels import Stream
 
 EMBEDDING_LAUNCHES: Final = 22
@@ -55,6 +56,8 @@ REDUCTIONS: Final = _words(
 )
 _WRITES_ONLY: Final = _words("fill zero normal uniform bernoulli random")
 
+_NORMS: Final = {"rms": "rmsnorm", "layer": "layernorm", "group": "groupnorm"}
+
 _Rule = Callable[[str, Inputs, list[Tensor]], Stream | None]
 
 
@@ -66,7 +69,7 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
     if op == "cat":
         return _cat(inputs, assumed)
     if op in LISTS or op.startswith("foreach"):
-        return _list(op, inputs, assumed)
+        return list_kernel(op, inputs, assumed)
     if not given:
         return None
     if op in RULES:
@@ -121,39 +124,39 @@ def _copy(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = "copy" if source.size == target.size else "cast"
     if name == "copy" and _is_scattered([tensor for tensor in (source, target) if tensor.count > 1]):
         name = "copy_strided"
-    return Stream(name, source.bytes, target.bytes)
+    return Stream(name, source.bytes, target.full_bytes)
 
 
 def _cat(inputs: Inputs, assumed: str) -> Stream | None:
-    parts = tensor_list(inputs, 0, _list_type(inputs, 0, assumed))
+    parts = listed_tensors(inputs, 0, assumed)
     if not parts:
         return None
-    total = sum(part.bytes for part in parts)
+    total = sum(part.full_bytes for part in parts)
     scattered = not all(part.is_contiguous for part in parts)
     return Stream("cat_strided" if scattered else "cat", total, total)
 
 
 def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """Forward reads and writes once; backward reads input and gradient, in two kernels, the weight's being one."""
-    name = "rmsnorm" if "rms" in op else "layernorm" if "layer" in op else "batchnorm"
+    name = next((kind for word, kind in _NORMS.items() if word in op), "batchnorm")
     x, width = given[0], next((tensor.count for tensor in given[1:] if len(tensor.dims) == 1), given[0].last)
     if op.endswith("_backward"):
-        return Stream(f"{name}_backward", 2 * x.bytes, x.bytes, launches=2, rows=width)
-    return Stream(name, x.bytes, x.bytes, rows=width)
+        return Stream(f"{name}_backward", 2 * x.full_bytes, x.full_bytes, launches=2, rows=width)
+    return Stream(name, x.bytes, x.full_bytes, rows=width)
 
 
 def _softmax(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = op.removesuffix("_data")
     passes = 2 if name.endswith("_backward") else 1
-    return Stream(name, passes * given[0].bytes, given[0].bytes, rows=given[0].last)
+    return Stream(name, passes * given[0].bytes, given[0].full_bytes, rows=given[0].last)
 
 
 def _dropout(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """A mask of one byte an element goes with it."""
     x = given[0]
     if op.endswith("_backward"):
-        return Stream("dropout_backward", x.bytes + x.count, x.bytes)
-    return Stream("dropout", x.bytes, x.bytes + x.count)
+        return Stream("dropout_backward", x.bytes + x.count, x.full_bytes)
+    return Stream("dropout", x.bytes, x.full_bytes + x.count)
 
 
 def _embedding(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
@@ -199,7 +202,7 @@ def _reduction(inputs: Inputs, x: Tensor) -> Stream:
     """Sums, means and the like; over all dimensions where those it reduces were not recorded."""
     gone = [number % len(x.dims) for number in whole_numbers(value(inputs, 1)) if x.dims]
     length = prod(x.dims[i] for i in gone) if gone else x.count
-    return Stream("reduce", x.bytes, x.bytes // max(length, 1), rows=length)
+    return Stream("reduce", x.bytes, x.full_bytes // max(length, 1), rows=length)
 
 
 def _triton(given: list[Tensor]) -> Stream | None:
@@ -207,48 +210,6 @@ def _triton(given: list[Tensor]) -> Stream | None:
     if not given:
         return None
     return Stream("triton_fused", sum(tensor.bytes for tensor in given[:-1]), given[-1].bytes)
-
-
-LISTS: Final = {
-    "fused_adam": ("adam", 4, 3),
-    "fused_adamw": ("adam", 4, 3),
-    "fused_sgd": ("sgd", 3, 2),
-    "amp_foreach_non_finite_check_and_unscale": ("scale", 1, 1),
-    "foreach_norm": ("grad_norm", 1, 0),
-    "foreach_mul": ("scale", 1, 1),
-    "foreach_add": ("add", 2, 1),
-    "foreach_copy": ("copy", 1, 1),
-    "foreach_zero": ("zero", 0, 1),
-}
-"""Ops over lists of tensors: how often each of the first list's tensors is read and written, counting its companions
-of the same size (gradient, two states)."""
-
-
-def _list(op: str, inputs: Inputs, assumed: str) -> Stream | None:
-    first = tensor_list(inputs, 0, _list_type(inputs, 0, assumed))
-    return list_stream(op, sum(tensor.count for tensor in first), first[0].size) if first else None
-
-
-def list_stream(op: str, elements: int, size: int) -> Stream | None:
-    """Returns what an op over a list of tensors (its plain name) moves; None for an op that is not known to be one.
-
-    The list has `elements` of `size` bytes in all.
-    """
-    name, reads, writes = LISTS.get(op, ("elementwise", 1, 1) if op.startswith("foreach") else ("", 0, 0))
-    if not name:
-        return None
-    if name in ("adam", "grad_norm") and size == 2:
-        name += "_bf16"
-    moved = elements * size
-    return Stream(name, reads * moved, writes * moved, fixed=(reads + writes) * moved)
-
-
-def _list_type(inputs: Inputs, at: int, assumed: str) -> str:
-    """Kineto says "TensorList" of a list, not of what; PyTorch's execution traces do."""
-    own = inputs.types[at] if at < len(inputs.types) else ""
-    words = own.replace("GenericList", "").strip("[]()").split(",")
-    named = words[0].removeprefix("Tensor(").rstrip(")")
-    return named if named and named not in ("TensorList", "") else assumed
 
 
 RULES: Final[dict[str, _Rule]] = {
