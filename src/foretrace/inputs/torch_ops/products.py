@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Final
 
 from foretrace.inputs.profiler_trace.format.records import Inputs
-from foretrace.inputs.torch_ops.tensors import Tensor, tensors, value
-from foretrace.program.kernels import Gemm, GroupedGemm
+from foretrace.inputs.torch_ops.tensors import Tensor, tensors, value, whole_numbers
+from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
 
 FACTORS: Final = {
     "mm": (0, 1),
@@ -24,6 +25,13 @@ FACTORS: Final = {
     "linear": (0, 1),
 }
 """Which inputs of an op are the factors."""
+
+CONVOLUTIONS: Final = ("convolution", "convolution_overrideable", "cudnn_convolution", "convolution_backward")
+"""Ops that multiply as products do, over windows of their input."""
+
+_TRUE: Final = ("True", "true", "1")
+_MASKED: Final = 3
+"""Gradients that a convolution's backward may be asked for: of the input, the weight and the bias."""
 
 _NVJET: Final = re.compile(r"_([NT])([NT])[NT]$")
 _CUTLASS: Final = re.compile(r"_([nt])([nt])(?:_|$|>|n?_align)")
@@ -99,6 +107,64 @@ def _grouped(operands: list[Tensor | None]) -> GroupedGemm | None:
         groups, rows, k = a.dims
         return GroupedGemm(groups, groups * rows, b.dims[2], k, dtype, "tn" if b.is_transposed else "nn")
     return None
+
+
+def convolution(op: str, inputs: Inputs) -> tuple[Kernel, ...]:
+    """Returns the products of a convolution (its plain name) as implicit GEMMs; () where its inputs are not those of
+    one.
+
+    The rows of its product are the places of the output, the columns the output channels, and the sum runs over a
+    window of all input channels of a group. The backward has a product for the gradient of the input and one for that
+    of the weight, as its output mask says. A depthwise convolution is bound by memory.
+    """
+    operands = tensors(inputs)[:3]
+    backward = op == "convolution_backward"
+    if len(operands) < 3 or any(operand is None for operand in operands[: 3 if backward else 2]):
+        return ()
+    x, weight = (operands[1], operands[2]) if backward else (operands[0], operands[1])
+    if x is None or weight is None or len(x.dims) != len(weight.dims) or len(x.dims) < 3:
+        return ()
+    transposed = value(inputs, 7 if backward else 6) in _TRUE
+    window = prod(weight.dims[2:])
+    result = operands[0] if backward else None
+    places = prod(x.dims[2:]) if transposed else prod(result.dims[2:] if result else _output_sizes(x, weight, inputs))
+    # A transposed convolution is the input gradient of one from its output to its input.
+    groups = max(whole_numbers(value(inputs, 9 if backward else 8)) or [1])
+    outer, inner = weight.dims[0] // max(groups, 1), weight.dims[1]
+    if not backward:
+        return _window_products(x, (x.dims[0] * places, outer, inner * window, groups), ("tn",))
+    mask = [word.strip(" []()") in _TRUE for word in value(inputs, 10).split(",")]
+    mask = mask if len(mask) == _MASKED else [True] * _MASKED
+    layouts = [layout for layout, asked in zip(("nn", "nt"), mask, strict=False) if asked]
+    products = _window_products(x, (x.dims[0] * places, outer, inner * window, groups), layouts)
+    if not mask[-1] or result is None:
+        return products
+    return (*products, Stream("reduce", result.bytes, result.dims[1] * result.size))
+
+
+def _window_products(x: Tensor, sizes: tuple[int, int, int, int], layouts: Sequence[str]) -> tuple[Kernel, ...]:
+    """Returns a product for each layout: `tn` of the output, `nn` of the input's and `nt` of the weight's gradient."""
+    places, outer, window, groups = sizes
+    dtype = "tf32" if x.dtype == "fp32" else x.dtype  # cuDNN's default, unlike that of matrix products
+    if groups > 1 and x.dims[1] == groups:
+        written = places * groups * outer * x.size
+        return tuple(Stream("depthwise", x.bytes, written) for _ in layouts)
+    shapes = {"tn": (places, outer, window), "nn": (places, window, outer), "nt": (outer, window, places)}
+    return tuple(Gemm(*shapes[layout], dtype, layout, batch=groups, out=_wide(x.dtype)) for layout in layouts if dtype)
+
+
+def _output_sizes(x: Tensor, weight: Tensor, inputs: Inputs) -> list[int]:
+    """Returns the output's sizes behind its channels, from strides, padding and dilation at 3, 4 and 5."""
+    ranks = len(x.dims) - 2
+    stride, padding, dilation = (
+        (whole_numbers(value(inputs, at)) * ranks)[:ranks] or [default] * ranks
+        for at, default in ((3, 1), (4, 0), (5, 1))
+    )
+    reach = [gap * (size - 1) + 1 for gap, size in zip(dilation, weight.dims[2:], strict=True)]
+    return [
+        max((size + 2 * pad - span) // max(step, 1) + 1, 0)
+        for size, pad, span, step in zip(x.dims[2:], padding, reach, stride, strict=True)
+    ]
 
 
 def _wide(dtype: str) -> str:
