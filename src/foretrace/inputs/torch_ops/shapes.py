@@ -47,13 +47,15 @@ def kernels_of(op_name: str, inputs: Inputs, outputs: tuple[Tensor, ...]) -> tup
     An op that is not known (`is_known`) reads its inputs once and writes its outputs once.
     """
     op, in_place = plain_name(op_name), _is_in_place(op_name)
+    if outputs and not any(output.count for output in outputs):
+        return ()
     if op in CONVOLUTIONS:
         products = convolution(op, inputs)
         if products:
             return products
     if op in FACTORS or op in _GROUPED or op in SIGNATURES:
         kernel = kernel_of(op_name, inputs)
-        if kernel is not None:
+        if kernel is not None and kernel.flops:
             return (kernel,)
     moved = stream_to(op, in_place, inputs, outputs or _changed(in_place, inputs))
     return (moved,) if 0 < moved.moved_bytes < _MAX_BYTES and moved.launches else ()

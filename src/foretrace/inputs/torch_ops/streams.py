@@ -96,8 +96,8 @@ _Rule = Callable[[str, Inputs, list[Tensor]], Stream | None]
 _PARTLY_WRITTEN: Final = _words("index_put index_put_impl unsafe_index_put scatter scatter_add index_add index_copy")
 """Ops whose in-place variants write a part of what they return."""
 _COPIES: Final = ("to_copy", "clone", "contiguous")
-_SORTS: Final = ("sort", "argsort")
-"""Ops that write more than they return."""
+_WRITES_OTHERWISE: Final = ("sort", "argsort", "fsdp::all_gather_copy_in")
+"""Ops that write more than they return, or a part of it."""
 
 
 def is_stream(op: str) -> bool:
@@ -118,7 +118,7 @@ def stream_to(op: str, in_place: bool, inputs: Inputs, outputs: Sequence[Tensor]
         copied = 0 if in_place else written  # the others write into a copy of all of it
         return replace(known, read=known.read + copied, write=known.write + copied)
     if known is not None:
-        kept = in_place or not outputs or op in LISTS or op.startswith("foreach") or op in _SORTS
+        kept = in_place or not outputs or op in LISTS or op.startswith("foreach") or op in _WRITES_OTHERWISE
         return known if kept else replace(known, write=written)
     name = "zero" if op in FACTORIES else "elementwise"
     return Stream(name, 0 if op in FACTORIES else read_bytes(inputs), written)
