@@ -174,6 +174,21 @@ def _positions(group: Group) -> dict[int, int]:
     return {rank: position for ranks in group.all_groups for position, rank in enumerate(ranks)}
 
 
+def tokens_per_step(recordings: Sequence[Recording], mesh: Mesh) -> float | None:
+    """Returns the tokens of a step over all ranks; None where the groups do not tell which ranks have data of their
+    own, as data-parallel ones do, or parts of the same sequences."""
+    tokens = max(recording.tokens for recording in recordings)
+    sizes = {
+        axes[0]: len(group.ranks)
+        for recording in recordings
+        for group in recording.groups
+        if group.axis != WORLD and len(axes := _axes(group, recording.world)) == 1
+    }
+    replicas = sizes.get("dp", sizes.get("shard", 1) * sizes.get("replicate", 1))
+    known = tokens > 0 and mesh.cp == 1 and replicas == mesh.dp
+    return float(tokens * replicas) if known else None
+
+
 _DENSE: Final = ("tp", "cp", "dp", "pp")
 
 

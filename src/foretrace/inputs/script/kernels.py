@@ -34,7 +34,11 @@ def unknown_ops(recordings: Iterable[Recording]) -> Diagnostic | None:
     runs: Counter[str] = Counter()
     for recording in recordings:
         names = [signature.op for signature in recording.signatures]
-        unknown = {number for number, name in enumerate(names) if not is_known(name)}
+        unknown = {
+            number
+            for number, signature in enumerate(recording.signatures)
+            if not is_known(signature.op) and kernels_of_signature(signature)
+        }
         launches = (event.signature for event in recording.events if isinstance(event, Launch))
         runs.update(names[number] for number in launches if number in unknown)
     if not runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foretrace.basics.errors import Diagnostic, InputError, collected
-from foretrace.inputs.script.groups import JobGroups, mesh_of
+from foretrace.inputs.script.groups import JobGroups, mesh_of, tokens_per_step
 from foretrace.inputs.script.host_costs import HostCosts
 from foretrace.inputs.script.kernels import kernel_texts, unknown_ops
 from foretrace.inputs.script.recording import Recording
@@ -42,7 +42,14 @@ def program_of(
     unknown = unknown_ops(recordings)
     notes = [note for recording in recordings for note in recording.diagnostics]
     notes += [*([unknown] if unknown else []), *_step_notes(recordings, windows)]
-    build = ProgramBuilder(mesh_of(recordings), title=title, diagnostics=collected(dict.fromkeys(notes)))
+    mesh = mesh_of(recordings)
+    tokens = tokens_per_step(recordings, mesh)
+    build = ProgramBuilder(
+        mesh,
+        title=title,
+        tokens_per_step=tokens and tokens * windows[0].steps,
+        diagnostics=collected(dict.fromkeys(notes)),
+    )
     groups = JobGroups(recordings, stands_for)
     for number, (recording, window) in enumerate(zip(recordings, windows, strict=True)):
         kernels = kernel_texts(recording)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Final
@@ -109,62 +109,63 @@ def _grouped(operands: list[Tensor | None]) -> GroupedGemm | None:
     return None
 
 
-def convolution(op: str, inputs: Inputs) -> tuple[Kernel, ...]:
-    """Returns the products of a convolution (its plain name) as implicit GEMMs; () where its inputs are not those of
+def convolution(op: str, inputs: Inputs, outputs: Sequence[Tensor]) -> tuple[Kernel, ...]:
+    """Returns the kernels of a convolution (its plain name) as implicit GEMMs; () where its tensors are not those of
     one.
 
     The rows of its product are the places of the output, the columns the output channels, and the sum runs over a
     window of all input channels of a group. The backward has a product for the gradient of the input and one for that
     of the weight, as its output mask says. A depthwise convolution is bound by memory.
     """
-    operands = tensors(inputs)[:3]
     backward = op == "convolution_backward"
-    if len(operands) < 3 or any(operand is None for operand in operands[: 3 if backward else 2]):
+    operands = [*tensors(inputs)[:3], *([] if backward else outputs[:1])]
+    y, x, weight = operands[:3] if backward else (operands[-1], *operands[:2])
+    if y is None or x is None or weight is None or not 3 <= len(y.dims) == len(x.dims) == len(weight.dims):
         return ()
-    x, weight = (operands[1], operands[2]) if backward else (operands[0], operands[1])
-    if x is None or weight is None or len(x.dims) != len(weight.dims) or len(x.dims) < 3:
-        return ()
-    transposed = value(inputs, 7 if backward else 6) in _TRUE
-    window = prod(weight.dims[2:])
-    result = operands[0] if backward else None
-    places = prod(x.dims[2:]) if transposed else prod(result.dims[2:] if result else _output_sizes(x, weight, inputs))
-    # A transposed convolution is the input gradient of one from its output to its input.
-    groups = max(whole_numbers(value(inputs, 9 if backward else 8)) or [1])
-    outer, inner = weight.dims[0] // max(groups, 1), weight.dims[1]
+    window = _window(x, y, weight, inputs, backward)
     if not backward:
-        return _window_products(x, (x.dims[0] * places, outer, inner * window, groups), ("tn",))
+        # cuDNN's result is in memory when PyTorch adds the bias to it.
+        bias = (Stream("add", y.bytes, y.full_bytes),) if operands[2] is not None else ()
+        return (*window.products(x, ("nn" if window.transposed else "tn",)), *bias)
     mask = [word.strip(" []()") in _TRUE for word in value(inputs, 10).split(",")]
     mask = mask if len(mask) == _MASKED else [True] * _MASKED
     layouts = [layout for layout, asked in zip(("nn", "nt"), mask, strict=False) if asked]
-    products = _window_products(x, (x.dims[0] * places, outer, inner * window, groups), layouts)
-    if not mask[-1] or result is None:
-        return products
-    return (*products, Stream("reduce", result.bytes, result.dims[1] * result.size))
+    bias = (Stream("reduce", y.bytes, y.dims[1] * y.size),) if mask[-1] else ()
+    return (*window.products(x, layouts), *bias)
 
 
-def _window_products(x: Tensor, sizes: tuple[int, int, int, int], layouts: Sequence[str]) -> tuple[Kernel, ...]:
-    """Returns a product for each layout: `tn` of the output, `nn` of the input's and `nt` of the weight's gradient."""
-    places, outer, window, groups = sizes
-    dtype = "tf32" if x.dtype == "fp32" else x.dtype  # cuDNN's default, unlike that of matrix products
-    if groups > 1 and x.dims[1] == groups:
-        written = places * groups * outer * x.size
-        return tuple(Stream("depthwise", x.bytes, written) for _ in layouts)
-    shapes = {"tn": (places, outer, window), "nn": (places, window, outer), "nt": (outer, window, places)}
-    return tuple(Gemm(*shapes[layout], dtype, layout, batch=groups, out=_wide(x.dtype)) for layout in layouts if dtype)
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The sizes of a convolution as products: `places` of the smaller image, and of each group the channels there and
+    the channels of the other image times the places of a window."""
+
+    places: int
+    channels: int
+    length: int
+    groups: int
+    transposed: bool
+
+    def products(self, x: Tensor, layouts: Sequence[str]) -> tuple[Kernel, ...]:
+        """Returns a product for each layout: `tn` of the output, `nn` of the input's, `nt` of the weight's gradient."""
+        if self.groups > 1 and x.dims[1] == self.groups:
+            written = self.places * self.groups * self.channels * x.size
+            return tuple(Stream("depthwise", x.bytes, written) for _ in layouts)
+        dtype = "tf32" if x.dtype == "fp32" else x.dtype  # cuDNN's default, unlike that of matrix products
+        shapes = {
+            "tn": (self.places, self.channels, self.length),
+            "nn": (self.places, self.length, self.channels),
+            "nt": (self.channels, self.length, self.places),
+        }
+        out = _wide(x.dtype)
+        return tuple(Gemm(*shapes[layout], dtype, layout, self.groups, out) for layout in layouts if dtype)
 
 
-def _output_sizes(x: Tensor, weight: Tensor, inputs: Inputs) -> list[int]:
-    """Returns the output's sizes behind its channels, from strides, padding and dilation at 3, 4 and 5."""
-    ranks = len(x.dims) - 2
-    stride, padding, dilation = (
-        (whole_numbers(value(inputs, at)) * ranks)[:ranks] or [default] * ranks
-        for at, default in ((3, 1), (4, 0), (5, 1))
-    )
-    reach = [gap * (size - 1) + 1 for gap, size in zip(dilation, weight.dims[2:], strict=True)]
-    return [
-        max((size + 2 * pad - span) // max(step, 1) + 1, 0)
-        for size, pad, span, step in zip(x.dims[2:], padding, reach, stride, strict=True)
-    ]
+def _window(x: Tensor, y: Tensor, weight: Tensor, inputs: Inputs, backward: bool) -> _Windows:
+    """Returns the sizes of a convolution from x to y. A transposed one is the input gradient of one from y to x."""
+    transposed = value(inputs, 7 if backward else 6) in _TRUE
+    groups = max([*whole_numbers(value(inputs, 9 if backward else 8)), 1])
+    places = x.dims[0] * prod((x if transposed else y).dims[2:])
+    return _Windows(places, weight.dims[0] // groups, prod(weight.dims[1:]), groups, transposed)
 
 
 def _wide(dtype: str) -> str:

@@ -50,7 +50,7 @@ def kernels_of(op_name: str, inputs: Inputs, outputs: tuple[Tensor, ...]) -> tup
     if outputs and not any(output.count for output in outputs):
         return ()
     if op in CONVOLUTIONS:
-        products = convolution(op, inputs)
+        products = convolution(op, inputs, outputs)
         if products:
             return products
     if op in FACTORS or op in _GROUPED or op in SIGNATURES:

@@ -224,7 +224,7 @@ def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
 
 
 def _softmax(op: str, _: Inputs, given: list[Tensor]) -> Stream:
-    name = op.removesuffix("_data")
+    name = op.removeprefix("safe_").removesuffix("_data")
     passes = 2 if name.endswith("_backward") else 1
     return Stream(name, passes * given[0].bytes, given[0].full_bytes, rows=given[0].last)
 
@@ -373,6 +373,7 @@ RULES: Final[dict[str, _Rule]] = {
 
 _WITH_OUTPUTS: Final[dict[str, _Rule]] = {
     "to_copy": _copy,
+    "safe_softmax": _softmax,
     **dict.fromkeys(_words(_BATCH_NORMS), _norm),
     "native_group_norm": _norm,
     "native_group_norm_backward": _norm,

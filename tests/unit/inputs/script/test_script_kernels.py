@@ -102,17 +102,26 @@ def test_a_convolution_and_its_backward_have_the_same_flops(type_: str) -> None:
 def test_the_first_convolution_has_no_input_gradient() -> None:
     facts = ("[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, False]")
     x, weight, y = tensor(1, 3, 8, 8), tensor(16, 3, 1, 1), tensor(1, 16, 8, 8)
-    assert op("aten::convolution_backward", y, x, weight, "", *facts) == (Gemm(16, 3, 64, layout="nt"),)
+    assert op("aten::convolution_backward", y, x, weight, "", *facts, to=(weight,)) == (Gemm(16, 3, 64, layout="nt"),)
 
 
 def test_grouped_depthwise_and_transposed_convolutions() -> None:
     facts = ("[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]")
     x = tensor(2, 32, 8, 8)
-    grouped = op("aten::convolution", x, tensor(64, 8, 3, 3), "", *facts, "4")
+    grouped = op("aten::convolution", x, tensor(64, 8, 3, 3), "", *facts, "4", to=(tensor(2, 64, 8, 8),))
     assert grouped == (Gemm(128, 16, 72, batch=4),)
-    assert op("aten::convolution", x, tensor(32, 1, 3, 3), "", *facts, "32") == (Stream("depthwise", 8192, 8192),)
-    up = op("aten::convolution", x, tensor(32, 16, 2, 2), "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1")
-    assert up[0].flops == 2.0 * 2 * 8 * 8 * 32 * 16 * 2 * 2
+    depthwise = op("aten::convolution", x, tensor(32, 1, 3, 3), "", *facts, "32", to=(x,))
+    assert depthwise == (Stream("depthwise", 8192, 8192),)
+    wider = ("[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1")
+    up = op("aten::convolution", x, tensor(32, 16, 2, 2), "", *wider, to=(tensor(2, 16, 16, 16),))
+    assert up == (Gemm(128, 64, 32, layout="nn"),)
+
+
+def test_the_bias_of_a_convolution_is_added_to_its_result() -> None:
+    facts = ("[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1")
+    result = tensor(1, 16, 8, 8)
+    kernels = op("aten::convolution", tensor(1, 4, 8, 8), tensor(16, 4, 1, 1), tensor(16), *facts, to=(result,))
+    assert kernels == (Gemm(64, 16, 4), Stream("add", 2048, 2048))
 
 
 def test_adam_reads_four_lists_and_writes_three() -> None:
