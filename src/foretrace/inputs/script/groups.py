@@ -19,6 +19,9 @@ from foretrace.inputs.script.window import window_of
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.program.program import Communicator
 
+MAX_OPS: Final = 4_000_000
+"""Events of all roles into which the transfers of one recording divide its ranks."""
+
 WORLD: Final = "world"
 """The axis that the default group has in a recording."""
 
@@ -57,6 +60,7 @@ class JobGroups:
         self._labels = [_labels(recording) for recording in recordings]
         self._known: dict[tuple[int, int, str], Communicator] = {}
         self._pairs: dict[tuple[int, int, int, int, bool], Communicator] = {}
+        self._peers = [_peers(recording) for recording in recordings]
 
     def communicator(self, recording: int, group: int, collective: Collective) -> Communicator:
         """Returns the communicator of a group that a recording refers to by number."""
@@ -83,6 +87,11 @@ class JobGroups:
         places = [_positions(own.groups[group]) for group in self._divided_by(recording)]
         for rank in self.stands_for[recording]:
             divided.setdefault(tuple(place.get(rank, -1) for place in places), []).append(rank)
+        events = window_of(own).end - window_of(own).first
+        if len(divided) > 1 and len(divided) * events > MAX_OPS:
+            problem = f"{len(divided):,} ranks transfer to different positions of a group, in {events:,} events each"
+            hint = "transfer within smaller groups, such as those of a DeviceMesh"
+            raise InputError("too-large", problem, where=f"rank {own.rank}", hint=hint)
         return [tuple(ranks) for ranks in divided.values()]
 
     def pair(self, recording: int, rank: int, group: int, peer: int, *, sends: bool) -> Communicator:
@@ -126,7 +135,7 @@ class JobGroups:
 
     def _divided_by(self, recording: int) -> list[int]:
         """Returns the groups whose transfers divide the ranks of a recording by their positions."""
-        return [group for group in sorted(self._peers(recording)) if not self._is_translated(recording, group)]
+        return [group for group in sorted(self._peers[recording]) if not self._is_translated(recording, group)]
 
     def _is_translated(self, recording: int, group: int) -> bool:
         """Whether the partners of ranks are those at the same places among the ranks of another recording.
@@ -138,18 +147,18 @@ class JobGroups:
         members = set(own.ranks)
         if sum(rank in members for rank in ranks) < 2:
             return False
-        others = {self._of_rank.get(peer, recording) for peer in self._peers(recording)[group]}
+        others = {self._of_rank.get(peer, recording) for peer in self._peers[recording][group]}
         return all(other != recording and len(self.stands_for[other]) == len(ranks) for other in others)
 
-    def _peers(self, recording: int) -> dict[int, set[int]]:
-        """Returns the other ends of the transfers of a recording, by the number of their group."""
-        own = self.recordings[recording]
-        window = window_of(own)
-        peers: dict[int, set[int]] = {}
-        for event in own.events[window.first : window.end]:
-            if isinstance(event, Call) and event.collective in ONE_TO_ONE:
-                peers.setdefault(event.group, set()).update(call_peers(event, own.groups[event.group]))
-        return peers
+
+def _peers(recording: Recording) -> dict[int, set[int]]:
+    """Returns the other ends of the transfers of a recording, by the number of their group."""
+    window = window_of(recording)
+    peers: dict[int, set[int]] = {}
+    for event in recording.events[window.first : window.end]:
+        if isinstance(event, Call) and event.collective in ONE_TO_ONE:
+            peers.setdefault(event.group, set()).update(call_peers(event, recording.groups[event.group]))
+    return peers
 
 
 def call_peers(call: Call, group: Group) -> list[int]:

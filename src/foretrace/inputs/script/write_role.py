@@ -36,6 +36,8 @@ from foretrace.program.role import RoleBuilder
 
 HOST: Final = "host"
 END: Final = "end of step"
+ALLOCATION: Final = "allocation"
+"""What the host does before a wait if it takes memory there without a launch."""
 
 Queue: TypeAlias = "tuple[str, int]"
 """A stream, a group's own stream, or a single call, by its number."""
@@ -121,6 +123,9 @@ class RoleWriter:
             role.link(instance[after], after=instance[before], steps=1)
 
     def _event(self, block: BlockBuilder, number: int, event: Event) -> None:
+        if not isinstance(event, Launch | HostCopy | Call) and (memory := self._memory_of(number)):
+            after, self._host = self._host, ()
+            self._add(after, lambda refs: block.host(ALLOCATION, 0.0, after=refs, **memory))
         if isinstance(event, StreamWait):
             self._hold(number, event.stream, self._issued(("stream", event.other), event.until))
         elif isinstance(event, CallWait):
@@ -335,10 +340,12 @@ class RoleWriter:
     def _op_after(self) -> Callable[[int], int]:
         """Returns a function that finds the first event at or after another that the host has an op for."""
         events = self.recording.events
+        allocated = {storage.allocated for storage in self.recording.storages}
         after = [self.window.end] * (self.window.end - self.window.first + 1)
         for number in range(self.window.end - 1, self.window.first - 1, -1):
             at = number - self.window.first
-            after[at] = number if isinstance(events[number], Launch | HostCopy | Call) else after[at + 1]
+            has_op = isinstance(events[number], Launch | HostCopy | Call) or number in allocated
+            after[at] = number if has_op else after[at + 1]
         return lambda event: after[event - self.window.first]
 
     def _facts(self, place: Place) -> dict[str, Any]:

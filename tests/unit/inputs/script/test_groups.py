@@ -83,6 +83,16 @@ def test_a_transfer_out_of_its_group_is_an_error() -> None:
     assert error.value.code == "rendezvous-mismatch"
 
 
+def test_a_ring_of_many_ranks_is_too_large() -> None:
+    script = Script(0, 4096, [group("world", range(4096))])
+    for _ in range(1000):
+        script.launch("aten::mul")
+    script.wait(script.call(Collective.EXCHANGE, name="ring", sends=((1, 1024),), receives_from=(4095,)))
+    with pytest.raises(InputError) as error:
+        program_of([script.recording()], [range(4096)], title="script")
+    assert error.value.code == "too-large"
+
+
 def test_a_cluster_prices_rings_and_collectives() -> None:
     script = Script(
         0, 16, [group("cp", range(8), range(8, 16)), group("dp", (0, 8), *((n, n + 8) for n in range(1, 8)))]

@@ -143,6 +143,37 @@ def test_waits_for_the_step_before_become_links() -> None:
     assert step_us(answer) == 2 + 10
 
 
+def test_the_host_waits_for_a_call_or_a_stream() -> None:
+    """The call runs from 1 to 6; the host's next op from 6 to 7; the side stream's from 7 to 11; the last from 11."""
+    script = Script(world=2, groups=[DP2])
+    script.wait(script.call(Collective.ALL_REDUCE), by_host=True)
+    script.launch("aten::mul", stream=1)
+    script.synchronize(1)
+    script.launch("aten::neg")
+    seconds = {"all_reduce": 5 * US, "aten::mul": 4 * US, "aten::neg": 1 * US}
+    answer = simulate(timed(same(script, LAUNCHES), seconds, repeats=False))
+    assert times_of(answer, 0, "aten::mul") == [(6, 7), (7, 11)]
+    assert times_of(answer, 0, "aten::neg") == [(11, 12), (12, 13)]
+
+
+def test_a_wait_for_the_stream_of_the_step_before() -> None:
+    """The side stream (6 us) starts with the step, after the last work (2 us) of the step before on the main one."""
+    script = Script()
+    script.stream_wait(1, 0)
+    script.launch("aten::mul", stream=1)
+    script.stream_wait(0, 1)
+    script.launch("aten::neg")
+    assert step_us(simulate(timed(alone(script), {"aten::mul": 6 * US, "aten::neg": 2 * US}))) == 8
+
+
+def test_a_group_of_one_rank_copies() -> None:
+    script = Script(groups=[group("dp", (0,))])
+    script.wait(script.call(Collective.ALL_GATHER))
+    script.call(Collective.ALL_REDUCE)
+    answer = simulate(timed(alone(script), {"all_gather": 2 * US, "all_reduce": 5 * US}, repeats=False))
+    assert step_us(answer) == 2
+
+
 def test_steps_that_differ_are_one_program() -> None:
     script = Script()
     script.launch("aten::mul")
