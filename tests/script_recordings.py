@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class Script:
         own_stream: bool = True,
         stream: int = 0,
         name: str = "",
-        **facts: object,
+        **facts: Any,
     ) -> int:
         """Calls a collective."""
         call = Call(
@@ -121,7 +122,7 @@ class Script:
         begin = self.steps[-1][1] if self.steps else 0
         self.steps.append((begin, len(self.events)))
 
-    def recording(self, **facts: object) -> Recording:
+    def recording(self, **facts: Any) -> Recording:
         """Returns the recording; without `end_step` all events are one step."""
         recording = Recording(
             rank=self.rank,
@@ -135,7 +136,7 @@ class Script:
             streams=["default", "side"],
             storages=self.storages,
         )
-        return replace(recording, **facts)  # type: ignore[arg-type]
+        return replace(recording, **facts)
 
     def _add(self, event: Event) -> int:
         self.events.append(event)

@@ -210,14 +210,26 @@ def _check_meetings(first: Recording, second: Recording) -> None:
 def _check_pair(number: int, first: tuple[Recording, Call], second: tuple[Recording, Call], group: Group) -> None:
     """Raises an error where the n-th calls of two ranks in a group differ in what they do or in their bytes."""
     (recording, mine), (other_recording, other) = first, second
-    uneven = mine.collective is Collective.ALL_TO_ALL
-    if mine.collective is other.collective and (uneven or mine.bytes == other.bytes):
+    if mine.collective is not other.collective:
+        same = False
+    elif mine.collective is Collective.ALL_TO_ALL:
+        ends = group.ranks.index(recording.rank), group.ranks.index(other_recording.rank)
+        same = _arrives(mine, other, *ends) and _arrives(other, mine, *reversed(ends))
+    else:
+        same = mine.bytes == other.bytes
+    if same:
         return
     problem = (
         f"call {number} in {_group_text(group)} is {mine.name} of {mine.bytes:,} bytes on rank {recording.rank}, "
         f"{other.name} of {other.bytes:,} bytes on rank {other_recording.rank}"
     )
     raise InputError("rendezvous-mismatch", problem, where=place_text(other_recording, other.place))
+
+
+def _arrives(sent: Call, received: Call, sender: int, receiver: int) -> bool:
+    """Whether a member of an all-to-all receives what another sends to it; so it is where the bytes are not known."""
+    given, arriving = dict(sent.sends).get(receiver), dict(received.receives).get(sender)
+    return given is None or arriving is None or given == arriving
 
 
 def _shared_groups(first: Recording, second: Recording) -> list[tuple[int, int]]:

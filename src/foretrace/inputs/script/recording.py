@@ -114,6 +114,8 @@ class Call(NamedTuple):
         to_peer: Whether a transfer is sent, rather than received.
         receives_from: The global ranks from which an exchange receives.
         tag: The tag of a transfer.
+        receives: Pairs of a member's position in the group and the bytes from it, of an all-to-all or an exchange where
+            they are known. Empty otherwise.
     """
 
     collective: Collective
@@ -130,6 +132,7 @@ class Call(NamedTuple):
     to_peer: bool = False
     receives_from: tuple[int, ...] = ()
     tag: int = 0
+    receives: tuple[tuple[int, int], ...] = ()
 
 
 class CallWait(NamedTuple):

@@ -208,9 +208,10 @@ class RoleWriter:
         transfer on a lane of its own.
         """
         ranks = self.recording.groups[call.group].ranks
-        received = call.bytes // max(len(call.sends) or len(call.receives_from), 1)
+        usual = call.bytes // max(len(call.sends) or len(call.receives_from), 1)
+        known = {ranks[position]: size for position, size in call.receives}
         ways = [(ranks[position], size, True) for position, size in call.sends]
-        ways += [(peer, received, False) for peer in call.receives_from]
+        ways += [(peer, known.get(peer, usual), False) for peer in call.receives_from]
         history = self._history(("group", call.group))
         issued = self._history(("stream", call.stream)).before(number)
         after = _joined(issued, history.before(number), launch)

@@ -122,6 +122,18 @@ def test_members_of_a_group_make_the_same_calls() -> None:
     assert failure(*(script.recording() for script in scripts)).code == "rendezvous-mismatch"
 
 
+def test_what_a_member_sends_another_receives() -> None:
+    def script(rank: int, to_other: int, from_other: int) -> Recording:
+        script = Script(rank, 2, [DP2])
+        other = 1 - rank
+        sends, receives = ((rank, 10), (other, to_other)), ((rank, 10), (other, from_other))
+        script.call(Collective.ALL_TO_ALL, own_stream=False, size=10 + to_other, sends=sends, receives=receives)
+        return script.recording()
+
+    assert codes(script(0, 30, 50), script(1, 50, 30)) == []
+    assert failure(script(0, 30, 50), script(1, 40, 30)).code == "rendezvous-mismatch"
+
+
 def test_memory_that_a_step_keeps() -> None:
     script = model()
     script.storage(1 << 20, 0, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.inputs.profiler_trace.format.records import Inputs
+from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
 from foretrace.inputs.script.host_costs import HostCosts, host_s
 from foretrace.inputs.script.kernels import kernels_of_signature
 from foretrace.inputs.script.recording import HostWork, Launch, Place, Signature, TensorShape
@@ -36,7 +36,10 @@ Argument = TensorShape | list[TensorShape] | str
 
 def op(name: str, *arguments: Argument, to: tuple[TensorShape, ...] = ()) -> tuple[Kernel, ...]:
     """The kernels of an op; arguments are tensors, lists of tensors, or values as text."""
-    dims, types, values, strides = [], [], [], []
+    dims: list[Dims] = []
+    strides: list[Dims] = []
+    types: list[str] = []
+    values: list[str] = []
     for argument in arguments:
         values.append(argument if isinstance(argument, str) else "")
         if isinstance(argument, TensorShape):
@@ -51,7 +54,7 @@ def op(name: str, *arguments: Argument, to: tuple[TensorShape, ...] = ()) -> tup
             dims.append(())
             types.append("Scalar")
             strides.append(())
-    inputs = Inputs(tuple(dims), tuple(types), tuple(values), tuple(strides))  # type: ignore[arg-type]
+    inputs = Inputs(tuple(dims), tuple(types), tuple(values), tuple(strides))
     kernels = kernels_of_signature(Signature(name, inputs, to))
     assert all(count == 1 for count, _ in kernels)
     return tuple(kernel for _, kernel in kernels)
