@@ -11,9 +11,10 @@ from foretrace.hardware.presets import gpu
 from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.torch_ops.fused_attention import SIGNATURES
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel, kind_of_op
+from foretrace.inputs.torch_ops.multi_tensor import LISTS
 from foretrace.inputs.torch_ops.products import FACTORS
 from foretrace.inputs.torch_ops.shapes import kernel_of
-from foretrace.inputs.torch_ops.streams import LISTS, PLAIN, REDUCTIONS, RULES
+from foretrace.inputs.torch_ops.streams import PLAIN, REDUCTIONS, RULES
 from foretrace.program.kernels import kernel_text, parse_kernels
 
 NAMES = st.sampled_from(

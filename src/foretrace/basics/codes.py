@@ -148,6 +148,11 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "overlapping-kernels": "Kernels run at the same time as others of their stream, which runs one at a time.",
         "overlapping-steps": "The marks of recorded steps overlap, or are not in the order of their numbers.",
         "launch-without-kernel": "Launches have no kernel in the recording.",
+        "unknown-op": "What an op of a script computes or moves is not known, and was taken from its tensors.",
+        "steps-differ": "The recorded steps of a script differ, and are simulated together as one.",
+        "call-not-awaited": "A script starts an asynchronous collective or transfer and never waits for it.",
+        "missing-backward": "A step of a script has a forward and an optimizer, but no backward.",
+        "implausible-flops": "The operations of a step do not fit its parameters and tokens.",
     },
     "Prices": {
         "unpriced-op": "An op has no duration, and nothing given can price it.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ from foretrace.inputs.profiler_trace.rank.concurrency import BEGINS_S
 from foretrace.inputs.profiler_trace.rank.device import Wait
 from foretrace.inputs.profiler_trace.rank.phases import phases
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep
+from foretrace.inputs.torch_ops.kinds import layer_number
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import Kind, LaneKind, Phase
 from foretrace.program.program import Source
@@ -32,8 +32,6 @@ LAUNCHING: Final = "launch latency"
 """Names of gaps on a stream. The second is part of computing: the device needs it to go on to the next kernel."""
 
 WrittenAs = Literal["call", "wait", "gap", "work"]
-
-_LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +278,8 @@ def _ends(streams: list[int]) -> tuple[list[int], list[int]]:
 def _layers(rank: RankStep) -> dict[int, int]:
     """Returns the layer of calls and device work whose annotations number one."""
     trace = rank.trace
-    matches = [_LAYER.search(name) for name in trace.strings]
-    number = {at: int(match[1]) for at, match in enumerate(matches) if match is not None}
+    layers_of_names = map(layer_number, trace.strings)
+    number = {at: layer for at, layer in enumerate(layers_of_names) if layer is not None}
     if not number:
         return {}
     layers: dict[int, int] = {}

@@ -108,12 +108,14 @@ class Call(NamedTuple):
         own_stream: Whether it runs on the group's own stream (asynchronous calls), rather than on `stream`.
         place: Where in the step it was issued.
         host: What the host did before.
-        sends: The bytes to each member, by position in the group: of an all-to-all where they differ, of an exchange to
-            each rank that it sends to. Empty otherwise.
+        sends: Pairs of a member's position in the group and the bytes to it: of an all-to-all where they differ, of an
+            exchange for each rank that it sends to. Empty otherwise.
         peer: The global rank at the other end of a transfer, or the root of a broadcast, reduce, gather or scatter; -1.
         to_peer: Whether a transfer is sent, rather than received.
         receives_from: The global ranks from which an exchange receives.
         tag: The tag of a transfer.
+        receives: Pairs of a member's position in the group and the bytes from it, of an all-to-all or an exchange where
+            they are known. Empty otherwise.
     """
 
     collective: Collective
@@ -130,6 +132,7 @@ class Call(NamedTuple):
     to_peer: bool = False
     receives_from: tuple[int, ...] = ()
     tag: int = 0
+    receives: tuple[tuple[int, int], ...] = ()
 
 
 class CallWait(NamedTuple):
@@ -163,7 +166,11 @@ Event: TypeAlias = Launch | HostCopy | Call | CallWait | StreamWait | HostWait
 
 class StorageLife(NamedTuple):
     """Device memory from its allocation to its release, each given as the number of the next event; -1 where it was
-    there before the first event, or was not released."""
+    there before the first event, or was not released.
+
+    An op allocates its outputs before its own launch: they have the number of that launch, and so have both ends of
+    memory that an op needs only within. Between two events, what is released comes before what is allocated.
+    """
 
     bytes: int
     allocated: int

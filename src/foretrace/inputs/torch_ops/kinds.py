@@ -43,6 +43,8 @@ class WorkKind(StrEnum):
 _MAX_NAME: Final = 20_000
 """Characters of a name that are looked at; templates of kernels have a few thousand."""
 
+_LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*([0-9]{1,9})(?![0-9])", re.IGNORECASE)
+
 _Rules = tuple[tuple[WorkKind, re.Pattern[str]], ...]
 
 
@@ -231,6 +233,13 @@ def kind_of_op(name: str) -> WorkKind:
     if plain.startswith("cuda") or _CONTAINER.match(plain):
         return WorkKind.COPY if plain.startswith("cudamemcpy") else WorkKind.OTHER
     return next((kind for kind, pattern in _OPS if pattern.search(plain)), WorkKind.OTHER)
+
+
+def layer_number(name: str) -> int | None:
+    """Returns the number of the layer that a name tells, such as 12 of "layers.12.attention"; None where it tells
+    none."""
+    match = _LAYER.search(name)
+    return None if match is None else int(match[1])
 
 
 def plain_name(name: str) -> str:

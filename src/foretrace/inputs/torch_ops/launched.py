@@ -13,9 +13,9 @@ from foretrace.inputs.profiler_trace.format.records import EventCategory, RankPr
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.lists import list_kernels
+from foretrace.inputs.torch_ops.multi_tensor import list_stream
 from foretrace.inputs.torch_ops.parameters import ACCUMULATE, Parameters, parameters
 from foretrace.inputs.torch_ops.shapes import kernel_of
-from foretrace.inputs.torch_ops.streams import list_stream
 from foretrace.inputs.torch_ops.tensors import tensors
 from foretrace.program.kernels import DTYPE_BYTES, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
 

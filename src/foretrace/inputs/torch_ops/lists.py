@@ -10,9 +10,9 @@ from typing import Final
 
 from foretrace.basics.arrays import Longs
 from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.inputs.torch_ops.multi_tensor import list_stream
 from foretrace.inputs.torch_ops.parameters import Parameters
 from foretrace.inputs.torch_ops.ranges import OPTIMIZER_STEP
-from foretrace.inputs.torch_ops.streams import list_stream
 from foretrace.program.kernels import Stream
 
 FASTEST_BYTES_PER_S: Final = 2e13

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Final
 
 from foretrace.inputs.profiler_trace.format.records import Inputs
-from foretrace.inputs.torch_ops.tensors import Tensor, tensors, value
-from foretrace.program.kernels import Gemm, GroupedGemm
+from foretrace.inputs.torch_ops.tensors import Tensor, tensors, value, whole_numbers
+from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
 
 FACTORS: Final = {
     "mm": (0, 1),
@@ -24,6 +25,13 @@ FACTORS: Final = {
     "linear": (0, 1),
 }
 """Which inputs of an op are the factors."""
+
+CONVOLUTIONS: Final = ("convolution", "convolution_overrideable", "cudnn_convolution", "convolution_backward")
+"""Ops that multiply as products do, over windows of their input."""
+
+_TRUE: Final = ("True", "true", "1")
+_MASKED: Final = 3
+"""Gradients that a convolution's backward may be asked for: of the input, the weight and the bias."""
 
 _NVJET: Final = re.compile(r"_([NT])([NT])[NT]$")
 _CUTLASS: Final = re.compile(r"_([nt])([nt])(?:_|$|>|n?_align)")
@@ -99,6 +107,65 @@ def _grouped(operands: list[Tensor | None]) -> GroupedGemm | None:
         groups, rows, k = a.dims
         return GroupedGemm(groups, groups * rows, b.dims[2], k, dtype, "tn" if b.is_transposed else "nn")
     return None
+
+
+def convolution(op: str, inputs: Inputs, outputs: Sequence[Tensor]) -> tuple[Kernel, ...]:
+    """Returns the kernels of a convolution (its plain name) as implicit GEMMs; () where its tensors are not those of
+    one.
+
+    The rows of its product are the places of the output, the columns the output channels, and the sum runs over a
+    window of all input channels of a group. The backward has a product for the gradient of the input and one for that
+    of the weight, as its output mask says. A depthwise convolution is bound by memory.
+    """
+    backward = op == "convolution_backward"
+    operands = [*tensors(inputs)[:3], *([] if backward else outputs[:1])]
+    y, x, weight = operands[:3] if backward else (operands[-1], *operands[:2])
+    if y is None or x is None or weight is None or not 3 <= len(y.dims) == len(x.dims) == len(weight.dims):
+        return ()
+    window = _window(x, y, weight, inputs, backward)
+    if not backward:
+        # cuDNN's result is in memory when PyTorch adds the bias to it.
+        bias = (Stream("add", y.bytes, y.full_bytes),) if operands[2] is not None else ()
+        return (*window.products(x, ("nn" if window.transposed else "tn",)), *bias)
+    mask = [word.strip(" []()") in _TRUE for word in value(inputs, 10).split(",")]
+    mask = mask if len(mask) == _MASKED else [True] * _MASKED
+    layouts = [layout for layout, asked in zip(("nn", "nt"), mask, strict=False) if asked]
+    bias = (Stream("reduce", y.bytes, y.dims[1] * y.size),) if mask[-1] else ()
+    return (*window.products(x, layouts), *bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The sizes of a convolution as products: `places` of the smaller image, and of each group the channels there and
+    the channels of the other image times the places of a window."""
+
+    places: int
+    channels: int
+    length: int
+    groups: int
+    transposed: bool
+
+    def products(self, x: Tensor, layouts: Sequence[str]) -> tuple[Kernel, ...]:
+        """Returns a product for each layout: `tn` of the output, `nn` of the input's, `nt` of the weight's gradient."""
+        if self.groups > 1 and x.dims[1] == self.groups:
+            written = self.places * self.groups * self.channels * x.size
+            return tuple(Stream("depthwise", x.bytes, written) for _ in layouts)
+        dtype = "tf32" if x.dtype == "fp32" else x.dtype  # cuDNN's default, unlike that of matrix products
+        shapes = {
+            "tn": (self.places, self.channels, self.length),
+            "nn": (self.places, self.length, self.channels),
+            "nt": (self.channels, self.length, self.places),
+        }
+        out = _wide(x.dtype)
+        return tuple(Gemm(*shapes[layout], dtype, layout, self.groups, out) for layout in layouts if dtype)
+
+
+def _window(x: Tensor, y: Tensor, weight: Tensor, inputs: Inputs, backward: bool) -> _Windows:
+    """Returns the sizes of a convolution from x to y. A transposed one is the input gradient of one from y to x."""
+    transposed = value(inputs, 7 if backward else 6) in _TRUE
+    groups = max([*whole_numbers(value(inputs, 9 if backward else 8)), 1])
+    places = x.dims[0] * prod((x if transposed else y).dims[2:])
+    return _Windows(places, weight.dims[0] // groups, prod(weight.dims[1:]), groups, transposed)
 
 
 def _wide(dtype: str) -> str:

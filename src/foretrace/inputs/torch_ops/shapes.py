@@ -8,8 +8,9 @@ from typing import Final
 from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.torch_ops.fused_attention import SIGNATURES, attention
 from foretrace.inputs.torch_ops.kinds import plain_name
-from foretrace.inputs.torch_ops.products import FACTORS, product
-from foretrace.inputs.torch_ops.streams import stream
+from foretrace.inputs.torch_ops.products import CONVOLUTIONS, FACTORS, convolution, product
+from foretrace.inputs.torch_ops.streams import is_stream, stream, stream_to
+from foretrace.inputs.torch_ops.tensors import Tensor, tensors
 from foretrace.program.kernels import Kernel
 
 _GROUPED: Final = ("grouped_mm", "scaled_grouped_mm")
@@ -33,7 +34,44 @@ def kernel_of(op_name: str, inputs: Inputs, gpu_kernel: str = "", assumed: str =
     elif op in SIGNATURES:
         kernel = attention(op, inputs, gpu_kernel, assumed)
     else:
-        kernel = stream(op, op_name.partition(".")[0].endswith("_"), inputs, assumed)
+        kernel = stream(op, _is_in_place(op_name), inputs, assumed)
     # Nothing is computed of empty tensors (an expert without tokens), nor of more bytes than any memory has.
     possible = kernel is not None and 0 < kernel.moved_bytes < _MAX_BYTES and kernel.launches > 0
     return kernel if possible else None
+
+
+@lru_cache(maxsize=65536)
+def kernels_of(op_name: str, inputs: Inputs, outputs: tuple[Tensor, ...]) -> tuple[Kernel, ...]:
+    """Returns what an op of known inputs and outputs computes or moves, kernel by kernel; () where all are empty.
+
+    An op that is not known (`is_known`) reads its inputs once and writes its outputs once.
+    """
+    op, in_place = plain_name(op_name), _is_in_place(op_name)
+    if outputs and not any(output.count for output in outputs):
+        return ()
+    if op in CONVOLUTIONS:
+        products = convolution(op, inputs, outputs)
+        if products:
+            return products
+    if op in FACTORS or op in _GROUPED or op in SIGNATURES:
+        kernel = kernel_of(op_name, inputs)
+        if kernel is not None and kernel.flops:
+            return (kernel,)
+    moved = stream_to(op, in_place, inputs, outputs or _changed(in_place, inputs))
+    return (moved,) if 0 < moved.moved_bytes < _MAX_BYTES and moved.launches else ()
+
+
+def is_known(op_name: str) -> bool:
+    """Whether it is known what an op computes or moves, rather than taken to be one pass over its tensors."""
+    op = plain_name(op_name)
+    return op in FACTORS or op in _GROUPED or op in SIGNATURES or op in CONVOLUTIONS or is_stream(op)
+
+
+def _is_in_place(op_name: str) -> bool:
+    return op_name.partition(".")[0].endswith("_")
+
+
+def _changed(in_place: bool, inputs: Inputs) -> tuple[Tensor, ...]:
+    """What an op without results changes: its first tensor."""
+    given = [tensor for tensor in tensors(inputs) if tensor is not None]
+    return tuple(given[:1]) if in_place else ()

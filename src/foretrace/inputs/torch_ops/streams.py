@@ -7,12 +7,14 @@ of a kernel holds for predictions. A subtraction runs as an addition does, a div
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from math import prod
 from typing import Final
 
 from foretrace.inputs.profiler_trace.format.records import Inputs
-from foretrace.inputs.torch_ops.tensors import Tensor, tensor_list, tensors, value, whole_numbers
+from foretrace.inputs.torch_ops.multi_tensor import LISTS, is_list, list_kernel, listed_tensors
+from foretrace.inputs.torch_ops.tensors import Tensor, tensors, value, whole_numbers
 from foretrace.program.kernels import Stream
 
 EMBEDDING_LAUNCHES: Final = 22
@@ -49,13 +51,92 @@ PLAIN: Final = _words(
 )
 """Priced as one plain elementwise kernel."""
 
+ONE_PASS: Final = _words(
+    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward adaptive_avg_pool2d "
+    "adaptive_avg_pool2d_backward adaptive_max_pool2d upsample_nearest1d upsample_nearest1d_backward "
+    "upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward "
+    "upsample_bicubic2d upsample_bicubic2d_backward cumsum cumprod logcumsumexp flip roll repeat glu glu_backward elu "
+    "elu_backward hardtanh_backward leaky_relu_backward softplus_backward hardswish hardswish_backward mish "
+    "mish_backward log_sigmoid_forward log_sigmoid_backward smooth_l1_loss smooth_l1_loss_backward huber_loss "
+    "huber_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits kl_div "
+    "slice_backward select_backward slice_scatter select_scatter diagonal_backward constant_pad_nd reflection_pad2d "
+    "im2col col2im mv dot addmv unfold_backward masked_scatter bucketize searchsorted isin expm1 log1p exp2 tan atan "
+    "atan2 asin acos sinh cosh trunc frac sgn logaddexp bitwise_xor bitwise_left_shift bitwise_right_shift "
+    "logical_xor xlogy hypot copysign complex real imag view_as_real_copy angle conj_physical stack tril_indices "
+    "aminmax count_nonzero std_mean weight_norm_interface weight_norm_interface_backward cdist addr outer index_fill "
+    "index_copy permute_copy transpose_copy view_copy expand_copy t_copy"
+)
+"""Ops that read all inputs once and write their outputs once, whose outputs alone tell how much that is."""
+
+FACTORIES: Final = _words(
+    "zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full scalar_tensor arange linspace eye "
+    "randn randn_like rand rand_like randint randint_like randperm normal_functional"
+)
+"""Ops that only write what they return."""
+
 _TO_BOOL: Final = _words("eq ne lt gt le ge logical_and logical_or logical_not isnan isinf isfinite")
 REDUCTIONS: Final = _words(
     "sum mean amax amin prod any all var std var_mean logsumexp max min argmax norm linalg_vector_norm"
 )
-_WRITES_ONLY: Final = _words("fill zero normal uniform bernoulli random")
+WRITES_ONLY: Final = _words("fill zero normal uniform bernoulli random exponential log_normal")
+
+_BATCH_NORMS: Final = (
+    "native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_batch_norm_legit "
+    "batch_norm_with_update batch_norm_backward miopen_batch_norm miopen_batch_norm_backward"
+)
+_NORMS: Final = {"rms": "rmsnorm", "layer": "layernorm", "group": "groupnorm"}
+
+_INDEX_TYPES: Final = ("long int", "long", "int")
+_INDEX_BYTES: Final = 8
+_MAX_SHORT_ROW: Final = 4096
+"""Elements of a row that a block sorts by itself."""
 
 _Rule = Callable[[str, Inputs, list[Tensor]], Stream | None]
+
+_PARTLY_WRITTEN: Final = _words("index_put index_put_impl unsafe_index_put scatter scatter_add index_add index_copy")
+"""Ops whose in-place variants write a part of what they return."""
+_COPIES: Final = ("to_copy", "clone", "contiguous")
+_WRITES_OTHERWISE: Final = ("sort", "argsort", "fsdp::all_gather_copy_in")
+"""Ops that write more than they return, or a part of it."""
+
+
+def is_stream(op: str) -> bool:
+    """Whether what an op (its plain name) moves is known."""
+    known = (RULES, _WITH_OUTPUTS, LISTS, _BINARY, _UNARY, PLAIN, ONE_PASS, FACTORIES, WRITES_ONLY, REDUCTIONS)
+    return op == "cat" or op.startswith(("foreach", "triton_")) or any(op in names for names in known)
+
+
+def stream_to(op: str, in_place: bool, inputs: Inputs, outputs: Sequence[Tensor]) -> Stream:
+    """Returns what an op (its plain name) of known outputs moves; unless there is a rule for it, it reads all inputs
+    once and writes its outputs once."""
+    written = sum(tensor.bytes for tensor in outputs)
+    known = _known_stream(op, in_place, inputs)
+    if known is not None and op in _COPIES and outputs:
+        source = next(tensor for tensor in tensors(inputs) if tensor is not None)
+        return _copy("copy", inputs, [outputs[0], source])
+    if known is not None and op in _PARTLY_WRITTEN:
+        copied = 0 if in_place else written  # the others write into a copy of all of it
+        return replace(known, read=known.read + copied, write=known.write + copied)
+    if known is not None:
+        kept = in_place or not outputs or op in LISTS or op.startswith("foreach") or op in _WRITES_OTHERWISE
+        return known if kept else replace(known, write=written)
+    name = "zero" if op in FACTORIES else "elementwise"
+    return Stream(name, 0 if op in FACTORIES else read_bytes(inputs), written)
+
+
+def _known_stream(op: str, in_place: bool, inputs: Inputs) -> Stream | None:
+    given = [tensor for tensor in tensors(inputs) if tensor is not None]
+    if op in _WITH_OUTPUTS:
+        return _WITH_OUTPUTS[op](op, inputs, given) if given or is_list(inputs, 0) else None
+    return stream(op, in_place, inputs, "") if op not in FACTORIES else None
+
+
+def read_bytes(inputs: Inputs) -> int:
+    """Returns the bytes of all inputs, each once."""
+    lists = [
+        tensor for at in range(len(inputs.dims)) if is_list(inputs, at) for tensor in listed_tensors(inputs, at, "")
+    ]
+    return sum(tensor.bytes for tensor in (*tensors(inputs), *lists) if tensor is not None)
 
 
 def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | None:
@@ -66,12 +147,12 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
     if op == "cat":
         return _cat(inputs, assumed)
     if op in LISTS or op.startswith("foreach"):
-        return _list(op, inputs, assumed)
+        return list_kernel(op, inputs, assumed)
     if not given:
         return None
     if op in RULES:
         return RULES[op](op, inputs, given)
-    if op in _WRITES_ONLY:
+    if op in WRITES_ONLY:
         return Stream("zero" if op in ("fill", "zero") else "elementwise", 0, given[0].bytes)
     if op in REDUCTIONS:
         return _reduction(inputs, given[0])
@@ -121,39 +202,39 @@ def _copy(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = "copy" if source.size == target.size else "cast"
     if name == "copy" and _is_scattered([tensor for tensor in (source, target) if tensor.count > 1]):
         name = "copy_strided"
-    return Stream(name, source.bytes, target.bytes)
+    return Stream(name, source.bytes, target.full_bytes)
 
 
 def _cat(inputs: Inputs, assumed: str) -> Stream | None:
-    parts = tensor_list(inputs, 0, _list_type(inputs, 0, assumed))
+    parts = listed_tensors(inputs, 0, assumed)
     if not parts:
         return None
-    total = sum(part.bytes for part in parts)
+    total = sum(part.full_bytes for part in parts)
     scattered = not all(part.is_contiguous for part in parts)
     return Stream("cat_strided" if scattered else "cat", total, total)
 
 
 def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """Forward reads and writes once; backward reads input and gradient, in two kernels, the weight's being one."""
-    name = "rmsnorm" if "rms" in op else "layernorm" if "layer" in op else "batchnorm"
+    name = next((kind for word, kind in _NORMS.items() if word in op), "batchnorm")
     x, width = given[0], next((tensor.count for tensor in given[1:] if len(tensor.dims) == 1), given[0].last)
     if op.endswith("_backward"):
-        return Stream(f"{name}_backward", 2 * x.bytes, x.bytes, launches=2, rows=width)
-    return Stream(name, x.bytes, x.bytes, rows=width)
+        return Stream(f"{name}_backward", 2 * x.full_bytes, x.full_bytes, launches=2, rows=width)
+    return Stream(name, x.bytes, x.full_bytes, rows=width)
 
 
 def _softmax(op: str, _: Inputs, given: list[Tensor]) -> Stream:
-    name = op.removesuffix("_data")
+    name = op.removeprefix("safe_").removesuffix("_data")
     passes = 2 if name.endswith("_backward") else 1
-    return Stream(name, passes * given[0].bytes, given[0].bytes, rows=given[0].last)
+    return Stream(name, passes * given[0].bytes, given[0].full_bytes, rows=given[0].last)
 
 
 def _dropout(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """A mask of one byte an element goes with it."""
     x = given[0]
     if op.endswith("_backward"):
-        return Stream("dropout_backward", x.bytes + x.count, x.bytes)
-    return Stream("dropout", x.bytes, x.bytes + x.count)
+        return Stream("dropout_backward", x.bytes + x.count, x.full_bytes)
+    return Stream("dropout", x.bytes, x.full_bytes + x.count)
 
 
 def _embedding(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
@@ -199,7 +280,7 @@ def _reduction(inputs: Inputs, x: Tensor) -> Stream:
     """Sums, means and the like; over all dimensions where those it reduces were not recorded."""
     gone = [number % len(x.dims) for number in whole_numbers(value(inputs, 1)) if x.dims]
     length = prod(x.dims[i] for i in gone) if gone else x.count
-    return Stream("reduce", x.bytes, x.bytes // max(length, 1), rows=length)
+    return Stream("reduce", x.bytes, x.full_bytes // max(length, 1), rows=length)
 
 
 def _triton(given: list[Tensor]) -> Stream | None:
@@ -209,46 +290,58 @@ def _triton(given: list[Tensor]) -> Stream | None:
     return Stream("triton_fused", sum(tensor.bytes for tensor in given[:-1]), given[-1].bytes)
 
 
-LISTS: Final = {
-    "fused_adam": ("adam", 4, 3),
-    "fused_adamw": ("adam", 4, 3),
-    "fused_sgd": ("sgd", 3, 2),
-    "amp_foreach_non_finite_check_and_unscale": ("scale", 1, 1),
-    "foreach_norm": ("grad_norm", 1, 0),
-    "foreach_mul": ("scale", 1, 1),
-    "foreach_add": ("add", 2, 1),
-    "foreach_copy": ("copy", 1, 1),
-    "foreach_zero": ("zero", 0, 1),
-}
-"""Ops over lists of tensors: how often each of the first list's tensors is read and written, counting its companions
-of the same size (gradient, two states)."""
+def _rows_put(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
+    """index_put: values written where indices say; accumulated ones are sorted by index first, as embeddings' are."""
+    numbers = sum(tensor.bytes for tensor in listed_tensors(inputs, 1, "long int"))
+    values = given[1] if len(given) > 1 else given[0]
+    if value(inputs, 3) in ("True", "true", "1"):
+        return Stream("unpermute", 2 * values.bytes + numbers, values.full_bytes, EMBEDDING_LAUNCHES, rows=values.last)
+    return Stream("unpermute", values.bytes + numbers, values.full_bytes, rows=values.last)
 
 
-def _list(op: str, inputs: Inputs, assumed: str) -> Stream | None:
-    first = tensor_list(inputs, 0, _list_type(inputs, 0, assumed))
-    return list_stream(op, sum(tensor.count for tensor in first), first[0].size) if first else None
+def _scattered(_: str, __: Inputs, given: list[Tensor]) -> Stream:
+    """scatter: an element of its source, or a number, for each index."""
+    index = next((tensor for tensor in given[1:] if tensor.type in _INDEX_TYPES), given[0])
+    moved = index.count * given[0].size
+    return Stream("unpermute", index.bytes + (moved if len(given) > 2 else 0), moved, rows=given[0].last)
 
 
-def list_stream(op: str, elements: int, size: int) -> Stream | None:
-    """Returns what an op over a list of tensors (its plain name) moves; None for an op that is not known to be one.
-
-    The list has `elements` of `size` bytes in all.
-    """
-    name, reads, writes = LISTS.get(op, ("elementwise", 1, 1) if op.startswith("foreach") else ("", 0, 0))
-    if not name:
+def _indexed(_: str, inputs: Inputs, given: list[Tensor]) -> Stream | None:
+    """x[i, j]: an element, or all of what lies behind the indexed dimensions, for each index."""
+    indices = listed_tensors(inputs, 1, "long int")
+    if not indices:
         return None
-    if name in ("adam", "grad_norm") and size == 2:
-        name += "_bf16"
-    moved = elements * size
-    return Stream(name, reads * moved, writes * moved, fixed=(reads + writes) * moved)
+    source = given[0]
+    picked = prod(_broadcast([index.dims for index in indices])) * prod(source.dims[len(indices) :])
+    moved = picked * source.size
+    return Stream("permute", moved + sum(index.bytes for index in indices), moved, rows=source.last)
 
 
-def _list_type(inputs: Inputs, at: int, assumed: str) -> str:
-    """Kineto says "TensorList" of a list, not of what; PyTorch's execution traces do."""
-    own = inputs.types[at] if at < len(inputs.types) else ""
-    words = own.replace("GenericList", "").strip("[]()").split(",")
-    named = words[0].removeprefix("Tensor(").rstrip(")")
-    return named if named and named not in ("TensorList", "") else assumed
+def _sorted(_: str, __: Inputs, given: list[Tensor]) -> Stream:
+    """Short rows are sorted in shared memory; longer ones by radix, eight bits a pass (PyTorch's Sort.cu)."""
+    keys = given[0]
+    pairs = keys.count * (keys.size + _INDEX_BYTES)
+    if keys.last <= _MAX_SHORT_ROW:
+        return Stream("sort", keys.bytes, pairs, rows=keys.last)
+    # Each pass reads and writes keys and indices.
+    return Stream("sort", keys.size * pairs, keys.size * pairs, launches=keys.size + 2, rows=keys.last)
+
+
+def _largest(_: str, __: Inputs, given: list[Tensor]) -> Stream:
+    """topk: a pass that finds the k-th largest, one that gathers, and a sort of the few (PyTorch's TensorTopK.cu)."""
+    return Stream("topk", 2 * given[0].bytes, 0, launches=3, rows=given[0].last)
+
+
+def _counted(_: str, __: Inputs, given: list[Tensor]) -> Stream:
+    """bincount, histc: the smallest and the largest value, then the counts."""
+    return Stream("histogram", 3 * given[0].bytes, 0, launches=4)
+
+
+def _shards(op: str, inputs: Inputs, given: list[Tensor]) -> Stream | None:
+    """Copies between parameters and the buffers of FSDP's collectives."""
+    parts = listed_tensors(inputs, 0, "c10::BFloat16")
+    total = sum(part.bytes for part in parts) or (given[0].bytes if given else 0)
+    return Stream("copy" if "copy_in" in op else "cat", total, total) if total else None
 
 
 RULES: Final[dict[str, _Rule]] = {
@@ -276,3 +369,28 @@ RULES: Final[dict[str, _Rule]] = {
     "nll_loss_forward": _nll,
     "nll_loss_backward": _nll,
 }
+"""What ops move, by their inputs alone."""
+
+_WITH_OUTPUTS: Final[dict[str, _Rule]] = {
+    "to_copy": _copy,
+    "safe_softmax": _softmax,
+    **dict.fromkeys(_words(_BATCH_NORMS), _norm),
+    "native_group_norm": _norm,
+    "native_group_norm_backward": _norm,
+    "index": _indexed,
+    "index_put": _rows_put,
+    "index_put_impl": _rows_put,
+    "unsafe_index_put": _rows_put,
+    "scatter": _scattered,
+    "sort": _sorted,
+    "argsort": _sorted,
+    "topk": _largest,
+    "bincount": _counted,
+    "histc": _counted,
+    "chunk_cat": _shards,
+    "split_with_sizes_copy": _shards,
+    "fsdp::chunk_cat": _shards,
+    "fsdp::split_with_sizes_copy": _shards,
+    "fsdp::all_gather_copy_in": _shards,
+}
+"""Ops that are known only where their outputs are: the inputs do not tell how much they write."""

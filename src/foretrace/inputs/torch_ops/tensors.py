@@ -66,8 +66,20 @@ class Tensor:
         return ELEMENT_BYTES.get(self.type, 2)
 
     @property
+    def stored(self) -> int:
+        """Elements in memory: an expanded tensor (a stride of 0) repeats those that it has."""
+        if len(self.strides) != len(self.dims) or 0 in self.dims:
+            return self.count
+        return prod(size for size, stride in zip(self.dims, self.strides, strict=True) if stride)
+
+    @property
     def bytes(self) -> int:
-        """The bytes of all elements."""
+        """The bytes of the elements in memory: what reading all of them moves."""
+        return self.stored * self.size
+
+    @property
+    def full_bytes(self) -> int:
+        """The bytes of a contiguous tensor of this shape."""
         return self.count * self.size
 
     @property

@@ -1,0 +1,112 @@
+"""Reads the device memory of a recorded step: what is held from before, what is allocated, what is released.
+
+The caching allocator of PyTorch gives memory when the host asks for it, whatever the device still has to do. So memory
+follows the order of the host, and a program allocates and releases it with the ops of the host.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from foretrace.inputs.script.recording import Recording, StorageLife
+from foretrace.inputs.script.window import StepWindow, window_of
+from foretrace.program.columns import label
+
+ALLOCATION_BYTES: Final = 512
+"""The allocator of PyTorch rounds each request up to a multiple of this (kMinBlockSize of CUDACachingAllocator.cpp)."""
+
+
+@dataclass(slots=True)
+class HostMemory:
+    """What the host allocates before and releases after each of its ops, in bytes by category, and what it holds when
+    the step begins."""
+
+    resident: dict[str, int] = field(default_factory=dict)
+    allocated: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    released: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+
+def rounded_bytes(storage: StorageLife) -> int:
+    """Returns the bytes that the allocator gives to a storage."""
+    return -(-storage.bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+
+
+def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[int], int]) -> HostMemory:
+    """Returns the memory of the events in a window.
+
+    Args:
+        recording: What a rank issued.
+        window: The events.
+        op_after: The number of the first event at or after an event that the host has an op for; the end of the window
+            where there is none.
+    """
+    memory = HostMemory()
+    before = _ops_before(window, op_after)
+    for storage in recording.storages:
+        size, category = rounded_bytes(storage), label(storage.category)
+        allocated = _in_step(storage.allocated, window)
+        if is_held(storage, window.first):
+            memory.resident[category] = memory.resident.get(category, 0) + size
+        elif not allocated:
+            continue
+        if allocated:
+            _add(memory.allocated[op_after(storage.allocated)], category, size)
+        if window.first < storage.released <= window.end:
+            # Something that an op allocates and releases again is held during the op.
+            held_by = op_after(storage.allocated if allocated else window.first)
+            _add(memory.released[max(before[storage.released], held_by)], category, size)
+    return memory
+
+
+def is_held(storage: StorageLife, event: int) -> bool:
+    """Whether a storage is there before an event and what its op allocates."""
+    return storage.allocated < event and not 0 <= storage.released <= event
+
+
+def peak_bytes(recording: Recording) -> int:
+    """Returns the most bytes that the allocator holds at once within the recorded step."""
+    window = window_of(recording)
+    held = sum(rounded_bytes(storage) for storage in recording.storages if is_held(storage, window.first))
+    peak = held
+    for _, turn, size in sorted(_changes(recording, window)):
+        held += size if turn == _ALLOCATES else -size
+        peak = max(peak, held)
+    return peak
+
+
+_RELEASES, _ALLOCATES, _RELEASES_OWN = range(3)
+"""Between two events the host releases what it no longer needs, then the op of the next event allocates, and last it
+releases what it needed only within."""
+
+
+def _changes(recording: Recording, window: StepWindow) -> Iterator[tuple[int, int, int]]:
+    """Yields the event, the turn and the bytes of each allocation and release within the window."""
+    for storage in recording.storages:
+        size, allocated = rounded_bytes(storage), _in_step(storage.allocated, window)
+        if not allocated and not is_held(storage, window.first):
+            continue
+        if allocated:
+            yield storage.allocated, _ALLOCATES, size
+        if window.first < storage.released <= window.end:
+            own = allocated and storage.released == storage.allocated
+            yield storage.released, _RELEASES_OWN if own else _RELEASES, size
+
+
+def _in_step(allocated: int, window: StepWindow) -> bool:
+    return window.first <= allocated < window.end
+
+
+def _ops_before(window: StepWindow, op_after: Callable[[int], int]) -> dict[int, int]:
+    """Returns for each event the last one before it that the host has an op for, or the first such one."""
+    before, last = {}, op_after(window.first)
+    for event in range(window.first, window.end + 1):
+        before[event] = last
+        last = event if op_after(event) == event else last
+    return before
+
+
+def _add(sizes: dict[str, int], category: str, size: int) -> None:
+    sizes[category] = sizes.get(category, 0) + size
