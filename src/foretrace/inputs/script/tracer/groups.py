@@ -17,7 +17,7 @@ from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostW
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import META, is_simulated
 from foretrace.program.columns import Collective, Phase
 
 BACKEND: Final = "foretrace"
@@ -388,7 +388,7 @@ class GroupBook:
     def forget(self, tensors: Sequence[torch.Tensor]) -> None:
         """Drops values of tensors that a call writes to."""
         for tensor in tensors:
-            if base_device(tensor) == META:
+            if is_simulated(tensor):
                 self.recorder.storages.forget(tensor)
 
     def install(self, patches: Patches) -> None:

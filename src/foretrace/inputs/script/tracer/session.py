@@ -68,7 +68,9 @@ class Session:
         environ = dict(os.environ)
         os.environ.update(environment(self.rank, self.world, self.gpus))
         self.patches.on_undo(lambda: (os.environ.clear(), os.environ.update(environ)))
-        cuda.install(self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world))
+        cuda.install(
+            self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world)
+        )
         tensors.install(self.patches, self.recorder)
         self.groups.install(self.patches)
         composites.install(self.patches, self.recorder)

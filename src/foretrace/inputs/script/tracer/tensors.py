@@ -11,7 +11,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import CPU, META, base_device
+from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
 
 
@@ -43,29 +43,46 @@ def install(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.UntypedStorage, "resize_", resize_)
     patches.set(torch.Tensor, "record_stream", lambda *_: None)
     patches.set(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
-    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: base_device(tensor).type == "cpu")
+    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: not is_simulated(tensor))
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
     storages = recorder.storages
+    plain = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
 
     def device(tensor: torch.Tensor) -> torch.device:
-        own: torch.device = base_device(tensor)
-        if recorder.inside or own != META:
+        if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+            tensor = getattr(tensor, "_local_tensor", tensor)  # DTensor has no memory itself
+        if not is_simulated(tensor):
+            own: torch.device = plain(tensor)
             return own
-        return storages.device_of(getattr(tensor, "_local_tensor", tensor))  # DTensor has no memory itself
+        return META if recorder.inside else storages.device_of(tensor)
 
     patches.set(torch.Tensor, "device", property(device))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
-    patches.set(torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1)
+    patches.set(
+        torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1
+    )
 
 
-_FACTORIES: Final = (
-    "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like "
-    "arange"
-).split()
+_FACTORIES: Final = [
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "zeros",
+    "zeros_like",
+    "ones",
+    "ones_like",
+    "full",
+    "full_like",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "arange",
+]
 
 
 def _install_meta(patches: Patches, recorder: Recorder) -> None:
@@ -158,7 +175,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         else:
             device, rest = first, list(args if "device" in kwargs else args[1:])
         if not is_gpu(device) and not (isinstance(first, torch.Tensor) and device.type == "cuda"):
-            if base_device(tensor) == META and (device == "cpu" or device == torch.device("cpu")):
+            if is_simulated(tensor) and (device == "cpu" or device == torch.device("cpu")):
                 return _to_host(tensor, recorder, rest, kwargs)
             return to(tensor, *args, **kwargs)
         dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
@@ -173,7 +190,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         return move(tensor, None, non_blocking, False)
 
     def cpu(tensor: torch.Tensor, **_: Any) -> Any:
-        return _to_host(tensor, recorder, [], {}) if base_device(tensor) == META else to(tensor, "cpu")
+        return _to_host(tensor, recorder, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
 
     def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -181,7 +198,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
             if not is_gpu(device):
                 more = {"requires_grad": True} if requires_grad else {}
                 return make(data, *args, device=device, **more, **kwargs)
-            if isinstance(data, torch.Tensor) and base_device(data) == META:
+            if isinstance(data, torch.Tensor) and is_simulated(data):
                 return data.to(device, kwargs.get("dtype") or data.dtype)
             moved = make(data, *args, device="cpu", **kwargs).to(device)
             return moved.requires_grad_() if requires_grad else moved
@@ -226,7 +243,7 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
             return recorder.known(tensor.detach())
 
     def is_real(tensor: torch.Tensor) -> bool:
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return False
         return not recorder.unknown or tensor.untyped_storage()._cdata not in recorder.unknown
 
