@@ -22,7 +22,6 @@ from foretrace.inputs.script.tracer.storages import (
     META,
     SHADOW_ELEMENTS,
     SHADOW_REALS,
-    Storage,
     Storages,
     is_simulated,
 )
@@ -447,7 +446,7 @@ class Recorder(TorchDispatchMode):
         """Returns a real tensor with the values of a tensor; None where they are not known."""
         if is_simulated(tensor):
             return self.storages.shadow(tensor)
-        return None if tensor.untyped_storage()._cdata in self.unknown else tensor
+        return None if self.unknown and tensor.untyped_storage()._cdata in self.unknown else tensor
 
     def _follow_values(
         self,
@@ -459,8 +458,7 @@ class Recorder(TorchDispatchMode):
         made: Sequence[torch.Tensor],
     ) -> None:
         """Computes values that follow from known ones, and drops those that no longer hold."""
-        storages: list[Storage | None] = [self.storages.of(tensor) for tensor in given]
-        if any(storage is not None and storage.shadow is None for storage in storages):
+        if any(self.known(tensor) is None for tensor in given):
             for at in plan.written:
                 for tensor in tensors_in([kwargs.get(at) if isinstance(at, str) else args[at]], {}):
                     self.storages.forget(tensor)
