@@ -94,7 +94,6 @@ _SKIPPED: Final = frozenset(
         "is_pinned",
         "lift",
         "lift_fresh",
-        "_wrap_tensor_autograd",
     ]
 )
 _COPIES: Final = frozenset(["copy_", "_to_copy", "_pin_memory"])

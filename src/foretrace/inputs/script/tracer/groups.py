@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostWork, Place
 from foretrace.inputs.script.tracer.dispatch import Recorder
@@ -521,6 +522,11 @@ class GroupBook:
             "all_gather_into_tensor_coalesced": coalesced(all_gather),
             "reduce_scatter_tensor_coalesced": coalesced(reduce_scatter),
         }
+
+        def wrapped(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            return AsyncCollectiveTensor(args[0])  # which waits where its values are used
+
+        functional["_wrap_tensor_autograd"] = wrapped
         for name, handler in functional.items():
             recorder.handlers[f"_c10d_functional::{name}"] = handler
         recorder.handlers["_dtensor::shard_dim_alltoall"] = shard_dim

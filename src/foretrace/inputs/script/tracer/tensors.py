@@ -52,7 +52,8 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
 
     def device(tensor: torch.Tensor) -> torch.device:
         if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
-            tensor = getattr(tensor, "_local_tensor", tensor)  # DTensor has no memory itself
+            # DTensor and the results of collectives that run have no memory themselves.
+            tensor = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))
         if not is_simulated(tensor):
             own: torch.device = plain(tensor)
             return own
