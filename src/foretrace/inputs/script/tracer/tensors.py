@@ -60,6 +60,15 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
         return META if recorder.inside else storages.device_of(tensor)
 
     patches.set(torch.Tensor, "device", property(device))
+    wrap = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+    def wrapped(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Makes a tensor that holds others; PyTorch's engine must not see a device that this build lacks."""
+        if device is not None and torch.device(device).type == "cuda":
+            device = META
+        return wrap(*args, device=device, **kwargs)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapped))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
