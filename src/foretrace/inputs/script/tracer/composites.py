@@ -84,9 +84,28 @@ def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> 
 def _rms_norm(
     given: torch.Tensor, shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
+    if hasattr(given, "_local_tensor"):
+        return _divided_rms_norm(given, shape, weight, eps)
     if (weight is not None and weight.dtype != given.dtype) or not is_simulated(given):
         return _aten.rms_norm.default.decompose(given, shape, weight, eps)
     return _RmsNorm.apply(given, shape, weight, eps)
+
+
+def _divided_rms_norm(given: Any, shape: list[int], weight: Any, eps: float | None) -> torch.Tensor:
+    """Normalises a DTensor whose rows are whole on each rank; the gradient of its weight is a sum over ranks."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    rows = given.dim() - len(shape)
+    if any(
+        placement.is_partial() or (placement.is_shard() and placement.dim >= rows) for placement in given.placements
+    ):
+        return _aten.rms_norm.default.decompose(given, shape, weight, eps)
+    summed = [Partial() if placement.is_shard() else Replicate() for placement in given.placements]
+    local_weight = weight.to_local(grad_placements=summed) if isinstance(weight, DTensor) else weight
+    local = _rms_norm(given.to_local(), shape, local_weight, eps)
+    return DTensor.from_local(
+        local, given.device_mesh, given.placements, run_check=False, shape=given.shape, stride=given.stride()
+    )
 
 
 class _RmsNorm(torch.autograd.Function):

@@ -6,6 +6,7 @@ An op that writes to a tensor changes no sizes and is not run at all; others run
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -199,6 +200,8 @@ class Recorder(TorchDispatchMode):
         self.asked_for_meta = 0
         """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
         which makes a tensor like a simulated one, and means the GPU."""
+        self.lost: Counter[str] = Counter()
+        """Ops on tensors of the meta device that stand for none; in a step they are missing from the recording."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
 
@@ -242,6 +245,8 @@ class Recorder(TorchDispatchMode):
         if device == CPU and not any(is_simulated(tensor) for tensor in given):
             return self._real(func, plan, args, kwargs)
         if device == META:
+            if plan.kind is OpKind.MAKES and not self.asked_for_meta:
+                self.lost[plan.name] += 1
             return self._on_meta(func, args, kwargs)
         return self.simulate(func, plan, args, kwargs, given, device)
 
