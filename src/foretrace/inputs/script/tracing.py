@@ -57,14 +57,14 @@ def trace_script(request: TraceRequest) -> TracedJob:
     """
     with tempfile.TemporaryDirectory(prefix="foretrace-trace-") as name:
         folder = Path(name)
-        found: dict[int, Recording] = {}
+        traced: dict[int, Recording] = {}
         chosen = request.ranks or tuple(sorted({0, request.world - 1}))
         ranks: Sequence[int] = chosen
-        while missing := [rank for rank in ranks if rank not in found]:
-            found |= _trace_ranks(request, missing, folder)
+        while missing := [rank for rank in ranks if rank not in traced]:
+            traced |= _trace_ranks(request, missing, folder)
             if request.ranks is None:
-                ranks = sorted(partners(found.values()))
-    recordings = tuple(found[rank] for rank in sorted(found))
+                ranks = sorted(partners(traced.values()))
+    recordings = tuple(traced[rank] for rank in sorted(traced))
     return with_roles(recordings, request.world)
 
 
@@ -91,15 +91,15 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
             _end(process)
             raise
     _raise_first(folder)
-    found = {}
+    traced = {}
     for path in folder.glob("rank-*.recording"):
         rank = int(path.stem.removeprefix("rank-"))
         recording: Recording = pickle.loads(path.read_bytes())
-        found[rank] = recording
-    if any(rank not in found for rank in ranks):
+        traced[rank] = recording
+    if any(rank not in traced for rank in ranks):
         text = errors.decode(errors="replace").strip().splitlines()
         raise InputError("script-failed", f"the tracer ended early: {text[-1] if text else 'no reason given'}")
-    return found
+    return traced
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@ a GPU only; here its rules apply to simulated ones.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -130,13 +130,13 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         given, weight, scale = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
+        needed = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
 
         def make() -> tuple[torch.Tensor | None, ...]:
             return torch.empty_like(given), None if weight is None else torch.empty_like(weight)
 
         op = _aten._fused_rms_norm_backward.default
-        of_given, of_weight = _RmsNorm.recorder.run_as(op, (gradient, given, ctx.shape, scale, weight, wanted), make)
+        of_given, of_weight = _RmsNorm.recorder.run_as(op, (gradient, given, ctx.shape, scale, weight, needed), make)
         return of_given, None, of_weight, None
 
 
@@ -320,12 +320,13 @@ def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torc
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for names, make in (
+        ways: tuple[tuple[Sequence[str], Callable[[Any], Any]], ...] = (
             (_LOWER, lambda op: with_casts(op, lambda _: lowered())),
             (_FULL, lambda op: with_casts(op, lambda _: torch.float32)),
             (_FULL_BY_DTYPE, with_dtype),
             (_WIDEST, lambda op: with_casts(op, widest)),
-        ):
+        )
+        for names, make in ways:
             for name in names:
                 op = _overload(name)
                 if op is not None:

@@ -165,13 +165,13 @@ def _make_plan(func: Any) -> OpPlan:
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Returns the tensors among arguments, those in lists included."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
-    return found
+            tensors += [item for item in value if isinstance(item, torch.Tensor)]
+    return tensors
 
 
 def replaced(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -265,10 +265,10 @@ class Recorder(TorchDispatchMode):
         else:
             result = self._on_meta(func, args, kwargs)
         if plan.kind is OpKind.WRITES:
-            self._made(result, given, device)  # memory that was made without a device
+            self._made(result, device)  # memory that was made without a device
             made: tuple[torch.Tensor, ...] = ()
         else:
-            made = self._made(result, given, device)
+            made = self._made(result, device)
         on_device = device.type == "cuda"
         if plan.kind is OpKind.VIEW or plan.kind is OpKind.EMPTY or not (made or plan.written):
             self.log.views += on_device
@@ -289,7 +289,7 @@ class Recorder(TorchDispatchMode):
                 result = make()
         finally:
             self.inside = before
-        made = self._made(result, (), self.storages.device)
+        made = self._made(result, self.storages.device)
         self.record(func._schema.name, func, args, {}, result, made)
         return result
 
@@ -354,7 +354,7 @@ class Recorder(TorchDispatchMode):
             return None
         return targets[0] if count == 1 else tuple(targets[:count])
 
-    def _made(self, result: Any, given: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
+    def _made(self, result: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Registers the tensors that an op returned, and returns those with memory of their own."""
         outputs = [result] if isinstance(result, torch.Tensor) else tensors_in(result, {}) if result else []
         if not outputs:
@@ -502,8 +502,8 @@ class Recorder(TorchDispatchMode):
         )
 
 
-_fake_mode: Final = torch._C._get_dispatch_mode  # type: ignore[attr-defined]
-_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_fake_mode: Final = torch._C._get_dispatch_mode
+_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _PLAIN: Final = torch.Tensor.__torch_dispatch__
 
 

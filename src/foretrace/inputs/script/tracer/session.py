@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -71,7 +72,7 @@ class Session:
         UnknownNumber.noted.clear()
         environ = dict(os.environ)
         os.environ.update(environment(self.rank, self.world, self.gpus))
-        self.patches.on_undo(lambda: (os.environ.clear(), os.environ.update(environ)))
+        self.patches.on_undo(partial(_restore_environment, environ))
         cuda.install(
             self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world)
         )
@@ -153,3 +154,8 @@ class Session:
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
                 self._tokens[len(self.places.ends)] += value.numel()
                 return
+
+
+def _restore_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
