@@ -18,7 +18,7 @@ from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostW
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
-from foretrace.inputs.script.tracer.storages import META, is_simulated
+from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
 from foretrace.program.columns import Collective, Phase
 
 BACKEND: Final = "foretrace"
@@ -280,6 +280,32 @@ class RecordedGroup(dist.ProcessGroup):
         return self.ranks[position]
 
 
+def _waited(value: Any) -> Any:
+    """Returns arguments of a call in which the results of functional collectives are waited for."""
+    if isinstance(value, AsyncCollectiveTensor):
+        return value.trigger_wait()
+    if isinstance(value, list | tuple):
+        return type(value)(map(_waited, value))
+    return value
+
+
+def _waiting(call: Callable[..., RecordedWork]) -> Callable[..., RecordedWork]:
+    def called(group: RecordedGroup, *args: Any, **kwargs: Any) -> RecordedWork:
+        return call(group, *map(_waited, args), **kwargs)
+
+    return called
+
+
+# Calls go to groups in Python directly, and not through an op that would wait for its arguments.
+for _name in (
+    "allreduce allreduce_coalesced reduce broadcast allgather all_gather_single _allgather_base gather scatter send "
+    "all_gather_single_coalesced allgather_into_tensor_coalesced reduce_scatter reduce_scatter_single alltoall "
+    "_reduce_scatter_base reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced all_to_all_single "
+    "alltoall_base exchange"
+).split():
+    setattr(RecordedGroup, _name, _waiting(getattr(RecordedGroup, _name)))
+
+
 def _size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -337,7 +363,8 @@ class GroupBook:
         return RecordedWork(self, self.log.call(call), results)
 
     def _is_of_host(self, tensor: torch.Tensor) -> bool:
-        return self.recorder.storages.device_of(tensor).type != "cuda"
+        # Memory of no known device can only come from a GPU's: calls on meta tensors do not exist.
+        return self.recorder.storages.device_of(tensor) == CPU
 
     def _described(self, group: RecordedGroup, number: int) -> Group:
         ranks = group.ranks

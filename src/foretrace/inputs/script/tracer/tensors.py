@@ -59,6 +59,15 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
             return own
         return META if recorder.inside else storages.device_of(tensor)
 
+    plain_subclass = torch.Tensor._make_wrapper_subclass
+
+    def make_subclass(cls: Any, size: Any, *args: Any, device: Any = None, **given: Any) -> Any:
+        # The autograd engine asks a device of wrapped tensors, too, and PyTorch without CUDA aborts for a GPU.
+        named = None if device is None else torch.device(device)
+        real = META if named is not None and named.type == "cuda" else named
+        return plain_subclass(cls, size, *args, device=real, **given)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_subclass))
     patches.set(torch.Tensor, "device", property(device))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
