@@ -132,6 +132,10 @@ def _install_compiler(patches: Patches, places: Places, notes: list[Diagnostic])
     def compile_module(module: nn.Module, *_: Any, **__: Any) -> None:
         module.forward = mark(module.forward)  # type: ignore[method-assign]
 
+    def script(code: Any, *_: Any, **__: Any) -> Any:
+        return code  # replaced functions cannot be compiled, and TorchScript launches what they launch
+
+    patches.set(torch.jit, "script", script)
     patches.set(torch, "compile", compile_)
     patches.set(nn.Module, "compile", compile_module)
 

@@ -33,6 +33,7 @@ def install(patches: Patches, recorder: Recorder) -> None:
     _install_moves(patches, recorder)
     _install_values(patches, recorder)
     _install_dynamic(recorder)
+    _install_addresses(patches)
     resize = torch.UntypedStorage.resize_
 
     def resize_(raw: Any, size: int) -> Any:
@@ -46,8 +47,46 @@ def install(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: not is_simulated(tensor))
 
 
+class _DeviceType(type):
+    """Makes `torch.device(0)` the first GPU, for which PyTorch asks an accelerator that its build does not have."""
+
+    plain: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and type(args[0]) is int and not kwargs:
+            return cls.plain("cuda", args[0])
+        return cls.plain(*args, **kwargs)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.plain)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return kind is cls or issubclass(kind, cls.plain)
+
+
+def _install_addresses(patches: Patches) -> None:
+    """Gives memory without data addresses that differ."""
+    plain, plain_of_storage = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
+
+    def address(raw: Any) -> int:
+        return raw._cdata if raw.nbytes() else 0
+
+    def of_tensor(tensor: torch.Tensor) -> int:
+        if not is_simulated(tensor):
+            return plain(tensor)
+        return address(tensor.untyped_storage()) + tensor.storage_offset() * tensor.element_size()
+
+    def of_storage(raw: Any) -> int:
+        return address(raw) if raw.device.type == "meta" else plain_of_storage(raw)
+
+    patches.set(torch.Tensor, "data_ptr", of_tensor)
+    patches.set(torch.UntypedStorage, "data_ptr", of_storage)
+
+
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
     storages = recorder.storages
+    members = {"plain": torch.device, "__module__": "torch", "__qualname__": "device"}
+    patches.set(torch, "device", _DeviceType("device", (), members))
     plain = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
 
     def device(tensor: torch.Tensor) -> torch.device:
