@@ -108,6 +108,15 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_subclass))
     patches.set(torch.Tensor, "device", property(device))
+    wrap = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+    def wrapped(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Makes a tensor that holds others; PyTorch's engine must not see a device that this build lacks."""
+        if device is not None and torch.device(device).type == "cuda":
+            device = META
+        return wrap(*args, device=device, **kwargs)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapped))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
@@ -415,6 +424,21 @@ def _install_dynamic(recorder: Recorder) -> None:
             func, plan_of(func), args, kwargs, tensors_in(args, kwargs), recorder._device(tensors_in(args, kwargs), {})
         )
 
+    def put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fills where a mask says, without a look at it, or puts values at positions."""
+        indices = [index for index in args[1] if index is not None]
+        accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        one_mask = len(indices) == len(args[1]) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
+        if not one_mask or accumulates or args[2].numel() != 1:
+            return selected(func, args, kwargs)
+        # ATen/native/TensorAdvancedIndexing.cpp, canDispatchToMaskedFill
+        mask = indices[0].view(*indices[0].shape, *(1 for _ in range(args[0].dim() - indices[0].dim())))
+        fill = torch.ops.aten.masked_fill_.Scalar
+        in_place = plan_of(func).name.endswith("_")
+        target = args[0] if in_place else torch.ops.aten.clone(args[0])
+        given = tensors_in((target, mask), {})
+        return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder._device(given, {}))
+
     def masked_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
 
@@ -424,8 +448,9 @@ def _install_dynamic(recorder: Recorder) -> None:
     words = "nonzero unique_dim unique_consecutive unique_dim_consecutive _unique2 _unique bincount equal"
     for word in (*words.split(), "repeat_interleave", "nonzero_static"):
         recorder.handlers[f"aten::{word}"] = dynamic
-    for word in ("index", "index_put_", "index_put", "_index_put_impl_"):
-        recorder.handlers[f"aten::{word}"] = selected
+    recorder.handlers["aten::index"] = selected
+    for word in ("index_put_", "index_put", "_index_put_impl_"):
+        recorder.handlers[f"aten::{word}"] = put
     recorder.handlers["aten::_local_scalar_dense"] = scalar
     recorder.handlers["aten::masked_select"] = masked_select
     recorder.handlers["aten::_assert_async"] = asserted
