@@ -106,7 +106,7 @@ def _data_cases() -> Iterator[Case]:
     yield Case("DDP, bucket views", ddp, "--views")
     yield Case("DDP, static graph", ddp, "--static")
     yield Case("DDP, no_sync accumulation", ddp, "--accumulate 4 --autocast")
-    for hook in ("bf16", "fp16", "allreduce", "powersgd"):
+    for hook in ("bf16", "fp16", "allreduce", "powersgd", "own"):
         yield Case(f"DDP, {hook} hook", ddp, f"--hook {hook}")
     yield Case("DDP, ZeroRedundancyOptimizer", ddp, "--zero")
     yield Case("DDP, SyncBatchNorm", ddp, "--sync-bn")

@@ -4,11 +4,19 @@ import contextlib
 import os
 
 import torch
+import torch.distributed as dist
 from common import Model, loss_of, parser, start, tokens_of, train
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+
+
+def mean_hook(state, bucket):
+    """A hook as users write them."""
+    del state
+    sent = bucket.buffer().half()
+    return dist.all_reduce(sent, async_op=True).get_future().then(lambda future: future.value()[0].float())
 
 
 class WithUnused(Model):
@@ -25,7 +33,7 @@ def main():
     for name in ("unused", "views", "static", "zero", "autocast", "sync-bn"):
         options.add_argument(f"--{name}", action="store_true")
     options.add_argument("--accumulate", type=int, default=1)
-    options.add_argument("--hook", choices=("bf16", "fp16", "allreduce", "powersgd"))
+    options.add_argument("--hook", choices=("bf16", "fp16", "allreduce", "powersgd", "own"))
     args = options.parse_args()
     start(args)
     model = (WithUnused if args.unused else Model)(args).to(args.device)
@@ -43,6 +51,7 @@ def main():
         "bf16": default_hooks.bf16_compress_hook,
         "fp16": default_hooks.fp16_compress_hook,
         "allreduce": default_hooks.allreduce_hook,
+        "own": mean_hook,
     }
     if args.hook == "powersgd":
         ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)

@@ -20,7 +20,7 @@ def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailb
     """Replaces what a traced script cannot run as it is."""
     from foretrace.inputs.script.tracer.ddp import install_ddp
 
-    install_ddp(patches, recorder, notes)
+    install_ddp(patches, recorder)
     _install_shards(patches)
     _install_pipelines(patches, mailbox)
     _install_scaler(patches, recorder)

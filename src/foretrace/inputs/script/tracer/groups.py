@@ -62,14 +62,50 @@ class RecordedWork(dist.Work):
         """Returns the tensors of the call."""
         return self._results
 
-    def get_future(self) -> Any:
-        """Returns a future that is done."""
-        future: Any = torch.futures.Future()
-        future.set_result(self._results)
-        return future
+    def get_future(self) -> RecordedFuture:
+        """Returns a future of the tensors of the call."""
+        return RecordedFuture(self._book, self._results, self.wait)
 
     def _source_rank(self) -> int:
         return 0
+
+
+class RecordedFuture(torch.futures.Future[Any]):
+    """The future of a call: what follows it runs on a stream of its own, as in PyTorch's CUDA futures."""
+
+    def __init__(self, book: GroupBook, value: Any, wait: Callable[[], object]) -> None:
+        super().__init__()
+        self._book, self._value, self._wait = book, value, wait
+        super().set_result(value)
+
+    def wait(self) -> Any:
+        """The current stream waits for the future."""
+        self._wait()
+        return self._value
+
+    def value(self) -> Any:
+        """Returns the tensors."""
+        return self._value
+
+    def done(self) -> bool:
+        """Returns whether the future has ended, which is assumed."""
+        return True
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        """Runs a callback on the stream of futures, after the call."""
+        log, stream = self._book.log, self._book.future_stream()
+        before, log.stream = log.stream, stream
+        try:
+            self._wait()
+            result = callback(self)
+        finally:
+            log.stream = before
+        until = log.next_number
+        return RecordedFuture(self._book, result, lambda: log.wait_for_stream(log.stream, stream, until))
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Runs a callback on the stream of futures, after the call."""
+        self.then(callback)
 
 
 class RecordedGroup(dist.ProcessGroup):
@@ -319,8 +355,15 @@ class GroupBook:
         self._numbers: dict[int, int] = {}
         self._groups: list[RecordedGroup] = []
         self._families: list[tuple[str, list[tuple[int, ...]]]] = []
+        self._future_stream = -1
         self._pending: dict[int, int] = {}
         """The call that writes to a storage, by the address of the storage."""
+
+    def future_stream(self) -> int:
+        """Returns the stream on which callbacks of futures run."""
+        if self._future_stream < 0:
+            self._future_stream = self.log.new_stream()
+        return self._future_stream
 
     def finished(self) -> list[Group]:
         """Returns the groups that calls refer to."""

@@ -115,6 +115,10 @@ class Session:
             diagnostics=[*self.notes, *UnknownNumber.noted.values()],
         )
 
+    def _trained(self) -> list[torch.nn.Parameter]:
+        """Returns the parameters of all models that the script called."""
+        return list({id(value): value for model in self.places.models for value in model.parameters()}.values())
+
     def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Learns what the memory of parameters, gradients and states is for."""
         if id(optimizer) not in self._optimizers:
