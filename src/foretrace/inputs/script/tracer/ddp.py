@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
@@ -46,16 +47,20 @@ def install_ddp(patches: Patches, recorder: Recorder) -> None:
         cap = int((BUCKET_MB if bucket_cap_mb is None else bucket_cap_mb) * (1 << 20))
         object.__setattr__(self, "_gradients", GradientBuckets(self, recorder, cap))
         # The schedules of pipelines prepare the last backward themselves.
-        self.reducer = SimpleNamespace(prepare_for_backward=lambda *_: self._gradients.begin())
+        self.reducer = SimpleNamespace(prepare_for_backward=self._gradients.begin)
         del init_sync, check_reduction
 
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and self.require_backward_grad_sync:
-            self._gradients.begin()
+        synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
         if self.broadcast_buffers and self.require_forward_param_sync and self.training:
             _broadcast_buffers(self)
         self.require_forward_param_sync = self.require_backward_grad_sync
-        return self.module(*inputs, **kwargs)
+        if synchronizes:
+            self._gradients.rebuild()
+        output = self.module(*inputs, **kwargs)
+        if synchronizes:
+            self._gradients.begin(_tensors(output))
+        return output
 
     def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
         self._gradients.hook = partial(hook, state)
@@ -85,6 +90,25 @@ def _broadcast_buffers(ddp: Any) -> None:
             for buffer in buffers:
                 buffer.copy_(flat[at : at + buffer.numel()].view(buffer.size()))
                 at += buffer.numel()
+
+
+def _tensors(output: Any) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(output) if isinstance(value, torch.Tensor)]
+
+
+def _used_parameters(outputs: Sequence[torch.Tensor]) -> set[int]:
+    """Returns the parameters from which outputs were computed, by their identity."""
+    nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen, used = set(nodes), set()
+    while nodes:
+        node: Any = nodes.pop()
+        if hasattr(node, "variable"):
+            used.add(id(node.variable))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    return used
 
 
 class _Bucket:
@@ -157,16 +181,24 @@ class GradientBuckets:
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._became_ready)
 
-    def begin(self) -> None:
-        """Prepares for a backward pass that reduces gradients."""
+    def rebuild(self) -> None:
+        """Makes buckets in the order in which gradients became ready."""
         unused = self._ddp.find_unused_parameters and not self._ddp.static_graph
         if not self._rebuilt and not unused and len(self._ready) == len(self._parameters):
             self._build(self._ready, [FIRST_BUCKET_BYTES, self._cap_bytes], reverse=False)
             self._rebuilt = True
+
+    def begin(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Prepares for a backward pass that reduces gradients, from these outputs."""
         self._ready = []
         self._active, self._next, self._queued = True, 0, False
         for bucket in self._buckets:
             bucket.missing, bucket.result = len(bucket.parameters), None
+        if self._ddp.find_unused_parameters and not (self._ddp.static_graph and self._rebuilt):
+            used = _used_parameters(outputs)
+            for parameter in self._parameters:
+                if id(parameter) not in used:
+                    self._of[id(parameter)].missing -= 1
 
     def _build(self, parameters: list[nn.Parameter], limits: list[int], *, reverse: bool) -> None:
         self._buckets.clear()

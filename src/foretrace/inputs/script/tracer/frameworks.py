@@ -14,6 +14,7 @@ from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
 from foretrace.inputs.script.tracer.storages import is_simulated
+from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 
 def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailbox, notes: list[Diagnostic]) -> None:
@@ -22,6 +23,7 @@ def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailb
 
     install_ddp(patches, recorder)
     _install_shards(patches)
+    _install_offload(patches)
     _install_pipelines(patches, mailbox)
     _install_scaler(patches, recorder)
     _install_compiler(patches, places, notes)
@@ -55,6 +57,28 @@ def _install_shards(patches: Patches) -> None:
     for module in (_fsdp_common, _fsdp_param):
         if hasattr(module, "_chunk_with_empty"):
             patches.set(module, "_chunk_with_empty", lambda tensor, num_chunks, dim: _Shards(tensor, num_chunks, dim))
+
+
+def _install_offload(patches: Patches) -> None:
+    """Refuses parameters that live on the host, where the optimizer would run."""
+    from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FullyShardedDataParallel
+
+    def refuse(name: str) -> None:
+        text = f"{name} runs the optimizer on the host, whose time is not known"
+        raise CannotTrace("unsupported-op", text, "trace without offload")
+
+    def made(_: Any, *args: Any, **kwargs: Any) -> None:
+        refuse("CPUOffloadPolicy")
+
+    start = FullyShardedDataParallel.__init__
+
+    def init(self: Any, *args: Any, cpu_offload: CPUOffload | None = None, **kwargs: Any) -> None:
+        if cpu_offload is not None and cpu_offload.offload_params:
+            refuse("CPUOffload")
+        start(self, *args, cpu_offload=cpu_offload, **kwargs)
+
+    patches.set(CPUOffloadPolicy, "__init__", made)
+    patches.set(FullyShardedDataParallel, "__init__", init)
 
 
 def _install_pipelines(patches: Patches, mailbox: Mailbox) -> None:
