@@ -34,6 +34,7 @@ def install(patches: Patches, recorder: Recorder) -> None:
     _install_values(patches, recorder)
     _install_dynamic(recorder)
     _install_addresses(patches)
+    _install_data(patches)
     resize = torch.UntypedStorage.resize_
 
     def resize_(raw: Any, size: int) -> Any:
@@ -81,6 +82,29 @@ def _install_addresses(patches: Patches) -> None:
 
     patches.set(torch.Tensor, "data_ptr", of_tensor)
     patches.set(torch.UntypedStorage, "data_ptr", of_storage)
+
+
+def _install_data(patches: Patches) -> None:
+    """Lets a tensor of the host become one of the GPU, as `Module.to` does by setting `data`."""
+    plain = torch._C.TensorBase.data  # type: ignore[attr-defined]
+    compatible = torch._has_compatible_shallow_copy_type
+
+    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if is_simulated(tensor) == is_simulated(value):
+            plain.__set__(tensor, value)
+            return
+        with torch.no_grad():
+            made: Any = torch.nn.Parameter(value.detach(), tensor.requires_grad)
+            if not isinstance(tensor, torch.nn.Parameter):
+                made = value.detach().requires_grad_(tensor.requires_grad)
+        torch.utils.swap_tensors(tensor, made)
+
+    def is_compatible(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+        moves = type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_simulated(tensor) != is_simulated(value)
+        return moves or compatible(tensor, value)
+
+    patches.set(torch.Tensor, "data", property(plain.__get__, set_data))
+    patches.set(torch, "_has_compatible_shallow_copy_type", is_compatible)
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
