@@ -12,7 +12,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
-from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
+from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
 
 
 class Generator(torch.Generator):
@@ -433,6 +433,8 @@ def _install_dynamic(recorder: Recorder) -> None:
         for index in args[1]:
             if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
                 values = recorder.known(index)
+                if values is None and asked_by("torch/nn/modules/_functions.py"):
+                    values = torch.ones(index.size(), dtype=index.dtype)  # SyncBatchNorm: ranks that have samples
                 if values is None:
                     raise CannotTrace(
                         "needs-value",
