@@ -35,8 +35,26 @@ def install(patches: Patches, recorder: Recorder) -> None:
         library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
         library.impl("rms_norm", _rms_norm, "AutogradMeta")
         library.impl("dropout", _dropout, "AutogradMeta")
+        for name, run in _SYNC_BATCH_NORM.items():
+            library.impl(name, run, "Meta")
     patches.on_undo(library._destroy)
     _install_autocast(patches)
+
+
+def _channels(given: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """Returns statistics of channels, which are kept in single precision."""
+    dtype = torch.float32 if given.dtype in _HALF else given.dtype
+    return tuple(torch.empty(given.size(1), dtype=dtype, device=META) for _ in range(count))
+
+
+_SYNC_BATCH_NORM: Final[dict[str, Callable[..., Any]]] = {
+    "batch_norm_stats": lambda given, *_: _channels(given, 2),
+    "batch_norm_gather_stats_with_counts": lambda given, *_: _channels(given, 2),
+    "batch_norm_elemt": lambda given, *_: torch.empty_like(given),
+    "batch_norm_backward_reduce": lambda gradient, *_: _channels(gradient, 4),
+    "batch_norm_backward_elemt": lambda _, given, *__: torch.empty_like(given),
+}
+"""The ops of SyncBatchNorm, which PyTorch has for GPUs only."""
 
 
 def _attention(
