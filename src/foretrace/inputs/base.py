@@ -217,6 +217,16 @@ class Input(ABC):
         del pace
         return self
 
+    def on_nodes(self, gpus: int) -> Self:
+        """Returns the input on nodes of this many GPUs, where its ranks ask how many there are."""
+        del gpus
+        return self
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it has no times of its own, so that only a machine can tell how long it takes."""
+        return False
+
     @property
     def rebuild(self) -> Rebuild | None:
         """How the computation of the program is to be rescaled; None where it stays as it is."""

@@ -1,0 +1,214 @@
+"""Counts what a traced script issues in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foretrace.basics.errors import Diagnostic, listed
+from foretrace.basics.units import format_bytes, format_count
+from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, contents_of, counted_text, mesh_text
+from foretrace.inputs.script.kernels import kernels_of_signature
+from foretrace.inputs.script.memory import peak_by_category
+from foretrace.inputs.script.recording import Call, Launch, Recording
+from foretrace.inputs.script.tracing import TracedJob
+from foretrace.inputs.script.window import StepWindow, window_of
+from foretrace.program.columns import label
+from foretrace.program.program import Program
+
+SCHEMA: Final = "foretrace.script/1"
+MAX_ROLES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCount:
+    """The calls of one kind that a rank makes in a group, with their bytes as the rank counts them."""
+
+    axis: str
+    group_size: int
+    collective: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRole:
+    """What a traced rank issues in a step.
+
+    Attributes:
+        rank: The rank that was traced.
+        ranks: How many ranks it stands for, itself included.
+        launches: Ops that run kernels.
+        flops: Operations of products and attention.
+        parameters: Elements of its parameters.
+        peak_bytes: The most that its allocator holds.
+        peak_by_category: What that is for.
+        collectives: Its calls by group and kind.
+    """
+
+    rank: int
+    ranks: int
+    launches: int
+    flops: float
+    parameters: int
+    peak_bytes: int
+    peak_by_category: dict[str, int]
+    collectives: tuple[CollectiveCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptInventory:
+    """What was traced; `steps` are the first and the last recorded step, from 0."""
+
+    title: str
+    world_size: int
+    mesh: str
+    torch_version: str
+    steps: tuple[int, int]
+    step_count: int
+    """How many steps of the script a step of the program is: more than 1 where they differ."""
+    tokens_per_step: float | None
+    ops: int
+    roles: tuple[TracedRole, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def script_inventory(job: TracedJob, program: Program, title: str) -> Inventory:
+    """Counts what the traced ranks issue, and what the program of all ranks holds."""
+    counted = count_script(job, program, title)
+    tokens = (
+        "" if counted.tokens_per_step is None else f"{SEPARATOR}{format_count(round(counted.tokens_per_step))} tokens"
+    )
+    first, last = counted.steps
+    facts = [
+        ("ranks", f"{format_count(counted.world_size)}{SEPARATOR}{mesh_text(counted.mesh)}"),
+        ("traced", _traced_text(counted.roles)),
+        ("step", f"{f'step {first}' if first == last else f'steps {first} to {last}'} of the script{tokens}"),
+        ("ops", f"{format_count(counted.ops)} in a step over all ranks"),
+        ("PyTorch", counted.torch_version),
+    ]
+    return Inventory(
+        SCHEMA,
+        kind="script",
+        format="training script",
+        title=title,
+        world_size=counted.world_size,
+        mesh=counted.mesh,
+        contents=contents_of(counted),
+        facts=facts,
+        tables=(_role_table(counted.roles), *_collective_tables(counted.roles), *_memory_tables(counted.roles)),
+        diagnostics=counted.diagnostics,
+        see=("foretrace simulate SCRIPT --world N --cluster NAME",),
+    )
+
+
+def count_script(job: TracedJob, program: Program, title: str) -> ScriptInventory:
+    """Counts what the traced ranks issue, as a dataclass."""
+    first = job.recordings[0]
+    window = window_of(first)
+    return ScriptInventory(
+        title=title,
+        world_size=first.world,
+        mesh=str(program.mesh),
+        torch_version=first.torch_version,
+        steps=(first.first_step, first.first_step + len(first.steps) - 1),
+        step_count=window.steps,
+        tokens_per_step=program.tokens_per_step,
+        ops=program.op_count,
+        roles=tuple(
+            _role(recording, len(ranks)) for recording, ranks in zip(job.recordings, job.stands_for, strict=True)
+        ),
+        diagnostics=program.diagnostics,
+    )
+
+
+def _role(recording: Recording, ranks: int) -> TracedRole:
+    window = window_of(recording)
+    own = [sum(count * kernel.flops for count, kernel in kernels_of_signature(each)) for each in recording.signatures]
+    launches = [event for event in recording.events[window.first : window.end] if isinstance(event, Launch)]
+    peak = peak_by_category(recording)
+    return TracedRole(
+        recording.rank,
+        ranks,
+        len(launches),
+        sum(own[launch.signature] for launch in launches),
+        recording.parameters,
+        sum(peak.values()),
+        {label(category): size for category, size in peak.items()},
+        tuple(_collectives(recording, window)),
+    )
+
+
+def _collectives(recording: Recording, window: StepWindow) -> Iterator[CollectiveCount]:
+    """Yields the calls of the step by group and kind; groups of one rank move nothing."""
+    counts: dict[tuple[str, int, str], tuple[int, int]] = {}
+    for event in recording.events[window.first : window.end]:
+        if not isinstance(event, Call) or len(recording.groups[event.group].ranks) == 1:
+            continue
+        group = recording.groups[event.group]
+        key = group.axis, len(group.ranks), label(event.collective)
+        calls, size = counts.get(key, (0, 0))
+        counts[key] = calls + 1, size + event.bytes
+    for (axis, ranks, name), (calls, size) in counts.items():
+        yield CollectiveCount(axis, ranks, name, calls, size)
+
+
+def _traced_text(roles: Sequence[TracedRole]) -> str:
+    ranks = listed([str(role.rank) for role in roles], 8)
+    others = sum(role.ranks for role in roles) - len(roles)
+    text = f"{'rank' if len(roles) == 1 else 'ranks'} {ranks}"
+    return (
+        f"{text}, which stand{'s' if len(roles) == 1 else ''} for {counted_text(others, 'other')}" if others else text
+    )
+
+
+def _role_table(roles: Sequence[TracedRole]) -> InventoryTable:
+    counts = any(role.parameters for role in roles)
+    rows = [
+        (
+            f"rank {role.rank}",
+            f"{role.ranks:,}",
+            f"{role.launches:,}",
+            f"{sum(each.calls for each in role.collectives):,}",
+            f"{role.flops:.3g}",
+            *((f"{role.parameters:,}",) if counts else ()),
+            format_bytes(role.peak_bytes),
+        )
+        for role in roles[:MAX_ROLES]
+    ]
+    heads = ("traced", "ranks", "ops", "calls", "FLOP", *(("parameters",) if counts else ()), "peak memory")
+    return InventoryTable(heads, rows, _more(roles) or "a step of one rank")
+
+
+def _collective_tables(roles: Sequence[TracedRole]) -> Iterator[InventoryTable]:
+    rows = [
+        (
+            f"rank {role.rank}",
+            each.axis,
+            each.collective,
+            f"{each.group_size:,}",
+            f"{each.calls:,}",
+            format_bytes(each.bytes),
+        )
+        for role in roles[:MAX_ROLES]
+        for each in role.collectives
+    ]
+    if rows:
+        heads = ("traced", "group", "collective", "ranks", "calls", "bytes")
+        yield InventoryTable(heads, rows, "whole buffers, as the rank issues them in a step", text_columns=3)
+
+
+def _memory_tables(roles: Sequence[TracedRole]) -> Iterator[InventoryTable]:
+    names = list(dict.fromkeys(name for role in roles for name in role.peak_by_category))
+    if not names:
+        return
+    rows = [
+        (f"rank {role.rank}", *(format_bytes(role.peak_by_category.get(name, 0)) for name in names))
+        for role in roles[:MAX_ROLES]
+    ]
+    yield InventoryTable(("at its peak", *names), rows)
+
+
+def _more(roles: Sequence[TracedRole]) -> str:
+    return f"{len(roles) - MAX_ROLES:,} more in --json" if len(roles) > MAX_ROLES else ""
