@@ -82,6 +82,11 @@ class ScriptInput(Input):
         return options
 
     @property
+    def title(self) -> str:
+        """The script with its arguments."""
+        return " ".join([self.paths[0], *([shlex.join(self.options.arguments)] if self.options.arguments else [])])
+
+    @property
     def is_untimed(self) -> bool:
         """Whether only a machine can tell how long it takes: always, since no GPU has run it."""
         return True
@@ -160,7 +165,7 @@ class ScriptInput(Input):
         options: ScriptOptions = self.options
         if options.world is None:
             raise UsageError(
-                "missing-argument", f"on how many GPUs does {self.title} run?", hint="for example --world 64"
+                "missing-argument", f"on how many GPUs does {self.paths[0]} run?", hint="for example --world 64"
             )
         ranks = tuple(range(options.world)) if options.trace_ranks == "all" else options.trace_ranks
         return TraceRequest(

@@ -156,7 +156,7 @@ def _raise_first(folder: Path) -> None:
     first: dict[str, Any] = errors[0]
     if first["code"] == "script-failed":
         _say_end(folder / f"rank-{first['rank']}.out")
-    if first["traceback"]:
+    if "  File " in first["traceback"]:  # else no line of the script is to blame
         say(first["traceback"].rstrip())
     raise InputError(first["code"], first["message"], where=first["where"], hint=first["hint"])
 
