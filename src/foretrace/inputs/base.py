@@ -84,6 +84,7 @@ class Input(ABC):
         noun: What one is called in messages: "a workload file".
         Options: A frozen dataclass of what this kind of input leaves open.
         is_profile: Whether it holds a profiler's view of a run, which is explained as it was recorded.
+        runs_code: Whether its program is made by code of the user, which is never run for somebody else.
         paths: The paths as they were given; empty where nothing was read.
         options: The options of this input.
     """
@@ -92,6 +93,7 @@ class Input(ABC):
     noun: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
     is_profile: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         checked_methods(cls)

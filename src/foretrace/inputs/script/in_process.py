@@ -7,6 +7,7 @@ answer = foretrace.simulate(traced.program(), foretrace.Machine("h100-dgx"))
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -41,6 +42,7 @@ class ScriptTrace:
         self._gpus_per_node, self._steps, self._unknown, self._routing = gpus_per_node, steps, unknown, routing
         self._session: Session | None = None
         self._recording: Recording | None = None
+        self._environ: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         from foretrace.inputs.script.tracing import check_torch
@@ -48,6 +50,7 @@ class ScriptTrace:
         if self._session is not None:
             raise UsageError("usage", "a trace is of one block", hint="make another one with foretrace.trace")
         check_torch()
+        self._environ = dict(os.environ)  # importing parts of PyTorch sets variables too
         from foretrace.inputs.script.tracer.session import Session
 
         self._session = Session(
@@ -58,7 +61,12 @@ class ScriptTrace:
             unknown=self._unknown,
             routing=self._routing,
         )
-        self._session.__enter__()
+        try:
+            self._session.__enter__()
+        except BaseException:
+            self._session.patches.undo()
+            self._restore_environ()
+            raise
         return self
 
     def __exit__(
@@ -69,12 +77,18 @@ class ScriptTrace:
 
         assert self._session is not None, "entered before"
         self._session.__exit__(kind, error, trace)
+        self._restore_environ()
         if isinstance(error, CannotTrace):
             raise InputError(error.code, error.message, where=error.where, hint=error.hint) from None
         if error is not None and not isinstance(error, TraceComplete):
             return False
         self._recording = self._session.recording()
         return True
+
+    def _restore_environ(self) -> None:
+        if os.environ != self._environ:
+            os.environ.clear()
+            os.environ.update(self._environ)
 
     @property
     def recording(self) -> Recording:

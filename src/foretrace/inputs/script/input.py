@@ -38,6 +38,7 @@ class ScriptInput(Input):
     kind: ClassVar[str] = "script"
     noun: ClassVar[str] = "a training script"
     Options: ClassVar[type[Any]] = ScriptOptions
+    runs_code: ClassVar[bool] = True
 
     def __init__(self, path: str, options: ScriptOptions | None = None) -> None:
         super().__init__((path,), options or ScriptOptions())
