@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from foretrace.inputs.script.recording import Recording
-from foretrace.inputs.script.tracing import TracedJob, TraceRequest, with_roles
+from foretrace.inputs.script.roles import TracedJob, with_roles
+from foretrace.inputs.script.tracing import TraceRequest
 from foretrace.program.columns import Category, Collective, Phase
 from script_recordings import Script, group
 
@@ -48,10 +49,10 @@ def write_script(folder: Path, text: str = SCRIPT) -> Path:
     return path
 
 
-def recording(world: int, steps: int) -> Recording:
-    """Steps of a rank with a forward, a backward, an all-reduce and an optimizer, of which the first allocates more."""
+def recording(world: int, first: int, last: int) -> Recording:
+    """Some steps of a rank with a forward, a backward, an all-reduce and an optimizer; the first allocates more."""
     script = Script(world=world, groups=[group("dp", range(world))])
-    for step in range(steps):
+    for step in range(last + 1):
         script.phase = Phase.FORWARD
         first = script.launch("aten::relu")
         script.storage(1 << 30, first, first + 2)
@@ -62,7 +63,7 @@ def recording(world: int, steps: int) -> Recording:
         for _ in range(2 if step == 0 else 1):
             script.storage(1 << 12 if step == 0 else 0, script.launch("aten::add"), kind=Category.OPTIMIZER)
         script.end_step()
-    return script.recording(torch_version="2.13.0")
+    return script.recording(torch_version="2.13.0", steps=script.steps[first:], first_step=first)
 
 
 class Tracer:
@@ -78,7 +79,8 @@ class Tracer:
 
     def __call__(self, request: TraceRequest) -> TracedJob:
         self.requests.append(request)
-        made = recording(request.world, min(request.last_step + 1, self.steps))
+        first, last = (min(step, self.steps - 1) for step in request.steps)
+        made = recording(request.world, first, last)
         if request.ranks is None or len(request.ranks) == 1:
             return with_roles((made,), request.world)
         return with_roles(tuple(replace(made, rank=rank) for rank in request.ranks), request.world)

@@ -110,7 +110,7 @@ def test_options_of_a_trace(script: Path, tracer: Tracer, capsys: pytest.Capture
     options = ("--ranks", "all", "--steps", "2:3", "--unknown", "1", "--routing", "zipf:1.2", "--gpus-per-node", "4")
     made = answer_of(capsys, "trace", script, "--world", "2", *options)
     (request,) = tracer.requests
-    assert (request.ranks, request.last_step, request.gpus) == ((0, 1), 3, 4)
+    assert (request.ranks, request.steps, request.gpus) == ((0, 1), (2, 3), 4)
     assert (request.unknown, request.routing) == (1.0, "zipf:1.2")
     assert [role["ranks"] for role in made["roles"]] == [1, 1]
     assert call("trace", script, "--world", "2") == 0

@@ -57,7 +57,7 @@ class ScriptTrace:
             self.rank,
             self.world,
             gpus=self._gpus_per_node,
-            last_step=self._steps[1],
+            steps=self._steps,
             unknown=self._unknown,
             routing=self._routing,
         )
@@ -92,13 +92,10 @@ class ScriptTrace:
 
     @property
     def recording(self) -> Recording:
-        """What was recorded, with the steps that were asked for; the last one where fewer were made."""
-        from foretrace.inputs.script.recording import with_steps
-
+        """What was recorded: the steps that were asked for, or the last one where fewer were made."""
         if self._recording is None:
             raise UsageError("usage", "nothing is recorded before the block has ended")
-        first, last = self._steps
-        return with_steps(self._recording, min(first, len(self._recording.steps) - 1), last)
+        return self._recording
 
     def program(self, *, title: str = "", pace: float = 1.0) -> Program:
         """Returns the program of a job whose ranks all behave as the recorded one.
@@ -112,7 +109,7 @@ class ScriptTrace:
         """
         from foretrace.inputs.script.checks import check_recordings
         from foretrace.inputs.script.program import program_of
-        from foretrace.inputs.script.tracing import with_roles
+        from foretrace.inputs.script.roles import with_roles
 
         job = with_roles((self.recording,), self.world)
         warnings = check_recordings(job.recordings)

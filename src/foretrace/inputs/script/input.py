@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from foretrace.basics.errors import Diagnostic
     from foretrace.inputs.inventory import Inventory
     from foretrace.inputs.script.recording import Recording
-    from foretrace.inputs.script.tracing import TracedJob, TraceRequest
+    from foretrace.inputs.script.roles import TracedJob
+    from foretrace.inputs.script.tracing import TraceRequest
     from foretrace.program.program import Program
     from foretrace.workload.stack import HostPace
 
@@ -143,22 +144,23 @@ class ScriptInput(Input):
         request = self._request()
         if request not in self._traced:
             job = trace_script(request)
-            job = replace(job, recordings=tuple(self._asked_steps(recording) for recording in job.recordings))
+            for recording in job.recordings:
+                self._check_steps(recording)
             self._traced[request] = job, tuple(check_recordings(job.recordings))
         return self._traced[request]
 
-    def _asked_steps(self, recording: Recording) -> Recording:
-        """Returns a recording with the steps that were asked for, or the last one of a script that makes fewer."""
-        from foretrace.inputs.script.recording import with_steps
-
+    def _check_steps(self, recording: Recording) -> None:
+        """Raises an error where a script makes fewer steps than were asked for; by default its last one is taken."""
         if self.options.steps is None:
-            return with_steps(recording, min(DEFAULT_STEP, len(recording.steps) - 1), DEFAULT_STEP)
+            return
         first, last = self.options.steps
-        if last >= len(recording.steps):
-            problem = f"step {last} is to be recorded, and rank {recording.rank} makes {len(recording.steps)} steps"
+        count = len(recording.steps)
+        if count and (recording.first_step, count) != (first, last - first + 1):
+            problem = (
+                f"step {last} is to be recorded, and rank {recording.rank} makes {recording.first_step + count} steps"
+            )
             hint = "steps count from 0; a step ends where the optimizer has stepped"
             raise InputError("no-such-rank", problem, where=self.title, hint=hint)
-        return with_steps(recording, first, last)
 
     def _request(self) -> TraceRequest:
         from foretrace.inputs.script.tracing import TraceRequest
@@ -175,7 +177,7 @@ class ScriptInput(Input):
             options.world,
             self._gpus_per_node,
             ranks,
-            DEFAULT_STEP if options.steps is None else options.steps[1],
+            options.steps or (DEFAULT_STEP, DEFAULT_STEP),
             options.unknown,
             options.routing,
         )

@@ -12,7 +12,7 @@ from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, con
 from foretrace.inputs.script.kernels import kernels_of_signature
 from foretrace.inputs.script.memory import peak_by_category
 from foretrace.inputs.script.recording import Call, Launch, Recording
-from foretrace.inputs.script.tracing import TracedJob
+from foretrace.inputs.script.roles import TracedJob
 from foretrace.inputs.script.window import StepWindow, window_of
 from foretrace.program.columns import label
 from foretrace.program.program import Program

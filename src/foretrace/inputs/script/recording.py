@@ -6,7 +6,7 @@ needs no PyTorch. Sizes are those of the rank: shapes of its local tensors, byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from foretrace.basics.errors import Diagnostic
@@ -233,10 +233,3 @@ class Recording:
     torch_version: str = ""
     diagnostics: list[Diagnostic] = field(default_factory=list)
     output: str = ""
-
-
-def with_steps(recording: Recording, first: int, last: int) -> Recording:
-    """Returns a recording whose steps are those from `first` to `last` of the script, `last` included."""
-    begin = max(first - recording.first_step, 0)
-    steps = recording.steps[begin : last - recording.first_step + 1]
-    return replace(recording, steps=steps, first_step=recording.first_step + begin)

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretrace.inputs.script.tracer.events import EventLog
@@ -21,10 +22,10 @@ from foretrace.inputs.script.tracer.storages import (
     META,
     SHADOW_ELEMENTS,
     SHADOW_REALS,
-    Storage,
     Storages,
-    base_device,
+    is_simulated,
 )
+from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 REAL_BYTES: Final = 1 << 20
 """Tensors of the CPU are real up to this size; larger ones, such as the weights of a model before it moves to the GPU,
@@ -58,23 +59,67 @@ class OpPlan:
     name: str
     kind: OpKind
     written: tuple[int | str, ...] = ()
+    names_device: bool = False
+    """Whether it has an argument for the device of its result."""
 
 
 _EMPTY: Final = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided empty_permuted empty_quantized resize_ set_".split()
+    [
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "empty_permuted",
+        "empty_quantized",
+        "resize_",
+        "set_",
+    ]
 )
 _SKIPPED: Final = frozenset(
-    "is_same_size sym_size sym_numel sym_stride sym_storage_offset is_contiguous size stride dim record_stream "
-    "is_strides_like_format _has_compatible_shallow_copy_type _version is_pinned lift lift_fresh "
-    "_wrap_tensor_autograd".split()
+    [
+        "is_same_size",
+        "sym_size",
+        "sym_numel",
+        "sym_stride",
+        "sym_storage_offset",
+        "is_contiguous",
+        "size",
+        "stride",
+        "dim",
+        "record_stream",
+        "is_strides_like_format",
+        "_has_compatible_shallow_copy_type",
+        "_version",
+        "is_pinned",
+        "lift",
+        "lift_fresh",
+    ]
 )
-_COPIES: Final = frozenset("copy_ _to_copy _pin_memory".split())
+_COPIES: Final = frozenset(["copy_", "_to_copy", "_pin_memory"])
 _READS: Final = frozenset(
-    "_local_scalar_dense nonzero nonzero_static masked_select unique_dim unique_consecutive unique_dim_consecutive "
-    "_unique2 _unique bincount equal is_nonzero repeat_interleave _assert_async index index_put_ index_put "
-    "_index_put_impl_".split()
+    [
+        "_local_scalar_dense",
+        "nonzero",
+        "nonzero_static",
+        "masked_select",
+        "unique_dim",
+        "unique_consecutive",
+        "unique_dim_consecutive",
+        "_unique2",
+        "_unique",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "repeat_interleave",
+        "_assert_async",
+        "index",
+        "index_put_",
+        "index_put",
+        "_index_put_impl_",
+    ]
 )
-_RANDOM_REALS: Final = frozenset("rand randn normal rand_like randn_like".split())
+_RANDOM_REALS: Final = frozenset(["rand", "randn", "normal", "rand_like", "randn_like"])
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Runs an op of one name with its arguments."""
@@ -101,10 +146,11 @@ def _make_plan(func: Any) -> OpPlan:
         for at, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    names_device = any(argument.name == "device" for argument in schema.arguments)
     if word in _COPIES:
         return OpPlan(name, OpKind.COPIES, written)
     if word in _EMPTY:
-        return OpPlan(name, OpKind.EMPTY, written)
+        return OpPlan(name, OpKind.EMPTY, written, names_device)
     if word in _READS:
         return OpPlan(name, OpKind.READS, written)
     if torch.Tag.inplace_view in func.tags:
@@ -113,7 +159,7 @@ def _make_plan(func: Any) -> OpPlan:
         return OpPlan(name, OpKind.WRITES, written)
     if not written and func.is_view:
         return OpPlan(name, OpKind.VIEW)
-    return OpPlan(name, OpKind.MAKES, written)
+    return OpPlan(name, OpKind.MAKES, written, names_device)
 
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -142,12 +188,17 @@ class Recorder(TorchDispatchMode):
     `handlers` run ops by name in ways of their own: those whose results depend on values, and functional collectives.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, log: EventLog, storages: Storages) -> None:
         super().__init__()
         self.log, self.storages = log, storages
         self.handlers: dict[str, Handler] = {}
         self.inside = False
         """Whether an op is being run, so that tensors show the device they have."""
+        self.asked_for_meta = 0
+        """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
+        which makes a tensor like a simulated one, and means the GPU."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
 
@@ -161,11 +212,21 @@ class Recorder(TorchDispatchMode):
             if kind is not torch.Tensor and kind is not torch.nn.Parameter and kind.__torch_dispatch__ is not _PLAIN:
                 return NotImplemented  # a subclass first, whose inner ops come back here
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._run_inner(func, args, kwargs)
         before, self.inside = self.inside, True
         try:
             return self._run(func, args, kwargs)
         finally:
             self.inside = before
+
+    def _run_inner(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the op that an operator of operators was given."""
+        for at, value in enumerate(args):
+            if callable(value):
+                with self:
+                    return value(*args[at + 1 :], **kwargs)
+        raise CannotTrace("unsupported-op", f"{func.name()} runs on a GPU only", "leave it out of the traced script")
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = plan_of(func)
@@ -173,12 +234,12 @@ class Recorder(TorchDispatchMode):
             return self._on_meta(func, args, kwargs)
         handler = self.handlers.get(plan.name)
         given = tensors_in(args, kwargs)
-        if handler is not None and (plan.kind is not OpKind.READS or any(base_device(t) == META for t in given)):
+        if handler is not None and (plan.kind is not OpKind.READS or any(is_simulated(t) for t in given)):
             return handler(func, args, kwargs)
         if plan.kind is OpKind.COPIES:
             return self._copy(func, plan, args, kwargs)
         device = self._device(given, kwargs)
-        if device == CPU and not any(base_device(tensor) == META for tensor in given):
+        if device == CPU and not any(is_simulated(tensor) for tensor in given):
             return self._real(func, plan, args, kwargs)
         if device == META:
             return self._on_meta(func, args, kwargs)
@@ -198,7 +259,11 @@ class Recorder(TorchDispatchMode):
             result = self._written(func, plan, args, kwargs)
         else:
             result = self._on_meta(func, args, kwargs)
-        made = self._made(result, given, device) if plan.kind is not OpKind.WRITES else ()
+        if plan.kind is OpKind.WRITES:
+            self._made(result, given, device)  # memory that was made without a device
+            made: tuple[torch.Tensor, ...] = ()
+        else:
+            made = self._made(result, given, device)
         on_device = device.type == "cuda"
         if plan.kind is OpKind.VIEW or plan.kind is OpKind.EMPTY or not (made or plan.written):
             self.log.views += on_device
@@ -223,9 +288,7 @@ class Recorder(TorchDispatchMode):
         self.record(func._schema.name, func, args, {}, result, made)
         return result
 
-    def record(
-        self, name: str, func: Any, args: Any, kwargs: Any, result: Any, made: Sequence[torch.Tensor]
-    ) -> None:
+    def record(self, name: str, func: Any, args: Any, kwargs: Any, result: Any, made: Sequence[torch.Tensor]) -> None:
         """Records that an op runs on the current stream."""
         key, make = signature_of(name, func, args, kwargs, result)
         log, place = self.log, self.log.place()
@@ -240,8 +303,7 @@ class Recorder(TorchDispatchMode):
         """Returns the device on which an op runs."""
         named = kwargs.get("device")
         if named is not None:
-            named = torch.device(named)
-            return self.storages.device if named.type == "cuda" else named
+            return self._meant(torch.device(named))
         device = CPU
         for tensor in given:
             own = self.storages.device_of(tensor)
@@ -251,6 +313,12 @@ class Recorder(TorchDispatchMode):
                 device = META
         return device
 
+    def _meant(self, named: torch.device) -> torch.device:
+        """Returns the device that is meant where one is named."""
+        if named.type == "cuda" or (named == META and not self.asked_for_meta):
+            return self.storages.device
+        return named
+
     def _on_meta(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op on the meta device."""
         if kwargs.get("device") is not None:
@@ -258,7 +326,7 @@ class Recorder(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         for tensor in tensors_in(args, kwargs):
-            if base_device(tensor) != META:
+            if not is_simulated(tensor):
                 args = tuple(replaced(value, self._sized) for value in args)
                 kwargs = {name: replaced(value, self._sized) for name, value in kwargs.items()}
                 break
@@ -266,7 +334,7 @@ class Recorder(TorchDispatchMode):
 
     def _sized(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the meta device with the sizes of a real one."""
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return tensor
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
@@ -289,14 +357,14 @@ class Recorder(TorchDispatchMode):
         phase = self.log.place().phase
         own = []
         for tensor in outputs:
-            if base_device(tensor) == META and self.storages.of(tensor) is None:
+            if is_simulated(tensor) and self.storages.of(tensor) is None:
                 self.storages.add(tensor, device, phase)
                 own.append(tensor)
         return tuple(own)
 
     def _real(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op of the CPU: with real data, unless it makes something large from nothing."""
-        if not any(isinstance(value, torch.Tensor) for value in args) and plan.kind in (OpKind.MAKES, OpKind.EMPTY):
+        if plan.names_device and not tensors_in(args, kwargs):
             sized = self._on_meta(func, args, {**kwargs, "device": META})
             if isinstance(sized, torch.Tensor) and sized.numel() * sized.element_size() > REAL_BYTES:
                 self.storages.add(sized, CPU, self.log.place().phase)
@@ -334,16 +402,17 @@ class Recorder(TorchDispatchMode):
         else:
             source = args[0]
             named = kwargs.get("device")
-            to = self.storages.device_of(source) if named is None else torch.device(named)
-            to = self.storages.device if to.type == "cuda" else to
+            to = self.storages.device_of(source)
+            if named is not None and not (torch.device(named) == META and to != META and not self.asked_for_meta):
+                to = self._meant(torch.device(named))
             non_blocking = bool(kwargs.get("non_blocking", False))
         origin = self.storages.device_of(source)
-        if base_device(source) != META and to == CPU and (plan.name != "aten::copy_" or base_device(args[0]) != META):
+        if not is_simulated(source) and to == CPU and (plan.name != "aten::copy_" or not is_simulated(args[0])):
             return self._real(func, plan, args, kwargs)
         if to == META:
             return self._on_meta(func, args, kwargs)
         result = args[0] if plan.name == "aten::copy_" else self._on_meta(func, args, {**kwargs, "device": META})
-        if base_device(result) != META:  # a real tensor takes what is not known
+        if not is_simulated(result):  # a real tensor takes what is not known
             self.mark_unknown(result)
         else:
             self.storages.add(result, to, self.log.place().phase)
@@ -358,7 +427,7 @@ class Recorder(TorchDispatchMode):
 
     def _copy_values(self, source: torch.Tensor, result: torch.Tensor) -> None:
         values = self.known(source)
-        if base_device(result) != META:
+        if not is_simulated(result):
             if values is not None:
                 result.copy_(values)
                 self.unknown.discard(result.untyped_storage()._cdata)
@@ -374,9 +443,9 @@ class Recorder(TorchDispatchMode):
 
     def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns a real tensor with the values of a tensor; None where they are not known."""
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return self.storages.shadow(tensor)
-        return None if tensor.untyped_storage()._cdata in self.unknown else tensor
+        return None if self.unknown and tensor.untyped_storage()._cdata in self.unknown else tensor
 
     def _follow_values(
         self,
@@ -388,8 +457,7 @@ class Recorder(TorchDispatchMode):
         made: Sequence[torch.Tensor],
     ) -> None:
         """Computes values that follow from known ones, and drops those that no longer hold."""
-        storages: list[Storage | None] = [self.storages.of(tensor) for tensor in given]
-        if any(storage is not None and storage.shadow is None for storage in storages):
+        if any(self.known(tensor) is None for tensor in given):
             for at in plan.written:
                 for tensor in tensors_in([kwargs.get(at) if isinstance(at, str) else args[at]], {}):
                     self.storages.forget(tensor)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext, _device_constructors
 
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
 
 
@@ -24,8 +26,10 @@ class Generator(torch.Generator):
 
 def install(patches: Patches, recorder: Recorder) -> None:
     """Replaces the methods of tensors by which a script sees devices and values."""
+    _device_constructors()  # remembers the functions as they are
     _install_devices(patches, recorder)
     _install_groups(patches, recorder)
+    _install_meta(patches, recorder)
     _install_moves(patches, recorder)
     _install_values(patches, recorder)
     _install_dynamic(recorder)
@@ -39,23 +43,106 @@ def install(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.UntypedStorage, "resize_", resize_)
     patches.set(torch.Tensor, "record_stream", lambda *_: None)
     patches.set(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
-    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: base_device(tensor).type == "cpu")
+    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: not is_simulated(tensor))
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
     storages = recorder.storages
+    plain = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
 
     def device(tensor: torch.Tensor) -> torch.device:
-        own: torch.device = base_device(tensor)
-        if recorder.inside or own != META:
+        if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+            # DTensor and the results of collectives that run have no memory themselves.
+            tensor = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))
+        if not is_simulated(tensor):
+            own: torch.device = plain(tensor)
             return own
-        return storages.device_of(getattr(tensor, "_local_tensor", tensor))  # DTensor has no memory itself
+        return META if recorder.inside else storages.device_of(tensor)
 
     patches.set(torch.Tensor, "device", property(device))
+    wrap = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+    def wrapped(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Makes a tensor that holds others; PyTorch's engine must not see a device that this build lacks."""
+        if device is not None and torch.device(device).type == "cuda":
+            device = META
+        return wrap(*args, device=device, **kwargs)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapped))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
-    patches.set(torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1)
+    patches.set(
+        torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1
+    )
+
+
+_FACTORIES: Final = [
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "zeros",
+    "zeros_like",
+    "ones",
+    "ones_like",
+    "full",
+    "full_like",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "arange",
+]
+
+
+def _install_meta(patches: Patches, recorder: Recorder) -> None:
+    """Notes where a script asks for the meta device itself, as deferred initialisation does."""
+    enter, leave = DeviceContext.__enter__, DeviceContext.__exit__
+
+    def is_meta(device: Any) -> bool:
+        return device is not None and (device == "meta" or device == META)
+
+    def entered(self: Any) -> Any:
+        recorder.asked_for_meta += is_meta(self.device)
+        return enter(self)
+
+    def left(self: Any, *args: Any) -> Any:
+        recorder.asked_for_meta -= is_meta(self.device)
+        return leave(self, *args)
+
+    def asking(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            if not is_meta(kwargs.get("device")):
+                return make(*args, **kwargs)
+            recorder.asked_for_meta += 1
+            try:
+                return make(*args, **kwargs)
+            finally:
+                recorder.asked_for_meta -= 1
+
+        return made
+
+    patches.set(DeviceContext, "__enter__", entered)
+    patches.set(DeviceContext, "__exit__", left)
+    for name in _FACTORIES:
+        patches.set(torch, name, asking(getattr(torch, name)))
+    patches.set(torch.Tensor, "to", asking_first(recorder, torch.Tensor.to, is_meta))
+
+
+def asking_first(recorder: Recorder, move: Callable[..., Any], is_meta: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Returns `Tensor.to` that notes where its device is the meta device."""
+
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        first = kwargs.get("device", args[0] if args else None)
+        if isinstance(first, torch.Tensor) or not is_meta(first):
+            return move(tensor, *args, **kwargs)
+        recorder.asked_for_meta += 1
+        try:
+            return move(tensor, *args, **kwargs)
+        finally:
+            recorder.asked_for_meta -= 1
+
+    return to
 
 
 def _install_groups(patches: Patches, recorder: Recorder) -> None:
@@ -98,7 +185,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         else:
             device, rest = first, list(args if "device" in kwargs else args[1:])
         if not is_gpu(device) and not (isinstance(first, torch.Tensor) and device.type == "cuda"):
-            if base_device(tensor) == META and (device == "cpu" or device == torch.device("cpu")):
+            if is_simulated(tensor) and (device == "cpu" or device == torch.device("cpu")):
                 return _to_host(tensor, recorder, rest, kwargs)
             return to(tensor, *args, **kwargs)
         dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
@@ -113,16 +200,15 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         return move(tensor, None, non_blocking, False)
 
     def cpu(tensor: torch.Tensor, **_: Any) -> Any:
-        return _to_host(tensor, recorder, [], {}) if base_device(tensor) == META else to(tensor, "cpu")
+        return _to_host(tensor, recorder, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
 
     def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
-            if device is None:
-                device = torch.get_default_device()
+            device = _default_device() if device is None else device
             if not is_gpu(device):
                 more = {"requires_grad": True} if requires_grad else {}
                 return make(data, *args, device=device, **more, **kwargs)
-            if isinstance(data, torch.Tensor) and base_device(data) == META:
+            if isinstance(data, torch.Tensor) and is_simulated(data):
                 return data.to(device, kwargs.get("dtype") or data.dtype)
             moved = make(data, *args, device="cpu", **kwargs).to(device)
             return moved.requires_grad_() if requires_grad else moved
@@ -136,6 +222,14 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch, "as_tensor", made(as_tensor))
     patches.set(torch, "asarray", made(torch.asarray))
     patches.set(torch, "Generator", Generator)
+
+
+def _default_device() -> torch.device:
+    """Returns the device on which tensors are made where none is named."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return torch.device(mode.device)
+    return CPU
 
 
 def _to_host(tensor: torch.Tensor, recorder: Recorder, rest: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -159,7 +253,7 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
             return recorder.known(tensor.detach())
 
     def is_real(tensor: torch.Tensor) -> bool:
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return False
         return not recorder.unknown or tensor.untyped_storage()._cdata not in recorder.unknown
 
@@ -282,6 +376,21 @@ def _install_dynamic(recorder: Recorder) -> None:
             func, plan_of(func), args, kwargs, tensors_in(args, kwargs), recorder._device(tensors_in(args, kwargs), {})
         )
 
+    def put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fills where a mask says, without a look at it, or puts values at positions."""
+        indices = [index for index in args[1] if index is not None]
+        accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        one_mask = len(indices) == len(args[1]) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
+        if not one_mask or accumulates or args[2].numel() != 1:
+            return selected(func, args, kwargs)
+        # ATen/native/TensorAdvancedIndexing.cpp, canDispatchToMaskedFill
+        mask = indices[0].view(*indices[0].shape, *(1 for _ in range(args[0].dim() - indices[0].dim())))
+        fill = torch.ops.aten.masked_fill_.Scalar
+        in_place = plan_of(func).name.endswith("_")
+        target = args[0] if in_place else torch.ops.aten.clone(args[0])
+        given = tensors_in((target, mask), {})
+        return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder._device(given, {}))
+
     def masked_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
 
@@ -291,8 +400,9 @@ def _install_dynamic(recorder: Recorder) -> None:
     words = "nonzero unique_dim unique_consecutive unique_dim_consecutive _unique2 _unique bincount equal"
     for word in (*words.split(), "repeat_interleave", "nonzero_static"):
         recorder.handlers[f"aten::{word}"] = dynamic
-    for word in ("index", "index_put_", "index_put", "_index_put_impl_"):
-        recorder.handlers[f"aten::{word}"] = selected
+    recorder.handlers["aten::index"] = selected
+    for word in ("index_put_", "index_put", "_index_put_impl_"):
+        recorder.handlers[f"aten::{word}"] = put
     recorder.handlers["aten::_local_scalar_dense"] = scalar
     recorder.handlers["aten::masked_select"] = masked_select
     recorder.handlers["aten::_assert_async"] = asserted
