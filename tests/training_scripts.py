@@ -54,8 +54,8 @@ def recording(world: int, first: int, last: int) -> Recording:
     script = Script(world=world, groups=[group("dp", range(world))])
     for step in range(last + 1):
         script.phase = Phase.FORWARD
-        first = script.launch("aten::relu")
-        script.storage(1 << 30, first, first + 2)
+        number = script.launch("aten::relu")
+        script.storage(1 << 30, number, number + 2)
         script.phase = Phase.BACKWARD
         script.launch("aten::relu")
         script.wait(script.call(Collective.ALL_REDUCE, 0, 4096))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,10 +15,12 @@ from foretrace.basics.files import given_paths
 from foretrace.basics.units import format_time
 from foretrace.cli.emit import emit, wrote
 from foretrace.cli.groups import OptionGroup, OutputOptions, given_values, option_parameters, takes
+from foretrace.inputs.inventory import Inventory
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText
+from foretrace.inputs.script.checks import CHECKS
 from foretrace.inputs.script.input import ScriptInput
 from foretrace.program.file import save
-from foretrace.report.trace import TraceReport, print_trace
+from foretrace.report.inventory import print_inventory
 
 EXAMPLES = """Examples:
 
@@ -29,7 +31,7 @@ foretrace trace examples/scripts/tp_pp.py --world 64 --ranks all --json
 foretrace simulate examples/scripts/ddp_gpt.py --world 64 --cluster h100-dgx -- --layers 24"""
 
 
-class Format(StrEnum):
+class TraceFormat(StrEnum):
     """The kind of file to write."""
 
     PROGRAM = "program"
@@ -68,6 +70,40 @@ SCRIPT = OptionGroup("options", option_parameters("Job", _OPTIONS), _read)
 """Options of a trace."""
 
 
+TRACE_SCHEMA = "foretrace.trace/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """What was traced, the codes of the checks that gave warnings, and where the program was written."""
+
+    inventory: Inventory
+    warned: tuple[str, ...]
+    path: Path | None
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The codes of the checks that were passed; a check that fails is an error."""
+        return tuple(code for code in CHECKS if code not in self.warned)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the inventory as JSON has it, with the checks and the file."""
+        checks = [{"code": code, "passed": code in self.passed} for code in CHECKS]
+        file = None if self.path is None else str(self.path)
+        return {**self.inventory.to_dict(), "schema": TRACE_SCHEMA, "checks": checks, "path": file}
+
+
+def print_trace(report: TraceReport) -> None:
+    """Prints the inventory, the checks, and the next command."""
+    shown = report.inventory
+    facts = [("passed" if code in report.passed else "warned", text) for code, text in CHECKS.items()]
+    facts.sort(key=lambda fact: fact[0])
+    if report.path is not None:
+        facts.append(("file", str(report.path)))
+        shown = replace(shown, see=(f"foretrace simulate {report.path} --cluster h100-dgx",))
+    print_inventory(replace(shown, facts=(*shown.facts, *facts)))
+
+
 @takes(SCRIPT)
 def command(
     paths: Annotated[
@@ -82,7 +118,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="OUT", help="Write the program, for foretrace simulate.")
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.PROGRAM,
+    format_: Annotated[TraceFormat, typer.Option("--format", help="What to write.")] = TraceFormat.PROGRAM,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was traced as JSON.")] = False,
 ) -> None:
     """Trace a PyTorch training script as if on any number of GPUs; none is needed."""
@@ -91,7 +127,7 @@ def command(
     if not ScriptInput.recognises(given):
         problem = f"{script} is not a script of Python"
         raise UsageError("wrong-format", problem, hint="foretrace inspect says what a file is")
-    if format_ == Format.MEGATRON:
+    if format_ == TraceFormat.MEGATRON:
         problem = "rank traces of Megatron have times, which only a machine tells"
         hint = f"foretrace simulate {script} --world N --cluster h100-dgx --traces {output or 'OUT_DIR'} writes them"
         raise UsageError("needs-cluster", problem, hint=hint)

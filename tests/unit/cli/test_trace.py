@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ def traced(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[s
 
 
 def test_a_program_of_a_real_script_simulates_as_the_script(
-    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tracing, "trace_script", cache(tracing.trace_script))
     path = tmp_path / "job.foretrace"
     made = traced(capsys, "trace", script, "--world", "64", "-o", path, "--json", "--", "--hidden", "512")
     assert (made["schema"], made["world_size"], made["path"]) == ("foretrace.trace/1", 64, str(path))
@@ -59,7 +61,7 @@ def test_a_program_of_a_real_script_simulates_as_the_script(
 
 
 def test_a_script_that_crashes_shows_its_own_traceback(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, error, shown = error_of(capsys, "trace", script, "--world", "8", "--", "--mode", "crash")
+    code, error, shown = error_of(capsys, "trace", script, "--world", "8", "--ranks", "0", "--", "--mode", "crash")
     assert (code, error["code"]) == (3, "script-failed")
     assert error["where"].startswith(f"{script}:")
     assert 'raise KeyError("layers")' in shown
@@ -67,14 +69,16 @@ def test_a_script_that_crashes_shows_its_own_traceback(script: Path, capsys: pyt
 
 
 def test_a_script_that_decides_by_a_value_names_the_line(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, error, shown = error_of(capsys, "simulate", script, "--world", "8", *ON, "--", "--mode", "value")
+    code, error, shown = error_of(
+        capsys, "simulate", script, "--gpus", "8", "--trace-ranks", "0", *ON, "--", "--mode", "value"
+    )
     assert (code, error["code"], shown) == (3, "needs-value", "")
     line = 1 + next(number for number, text in enumerate(script.read_text().splitlines()) if "loss.item()" in text)
     assert error["where"] == f"{script}:{line}"
 
 
 def test_a_script_that_refuses_its_arguments_says_so(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, error, shown = error_of(capsys, "trace", script, "--world", "8", "--", "--hiden", "4")
+    code, error, shown = error_of(capsys, "trace", script, "--world", "8", "--ranks", "0", "--", "--hiden", "4")
     assert (code, error["code"]) == (3, "script-failed")
     assert "unrecognized arguments: --hiden 4" in shown
 
@@ -138,7 +142,8 @@ def test_other_files_are_no_scripts(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert error_of(capsys, "trace", tmp_path / "none.py", "--world", "4")[:2][1]["code"] == "file-not-found"
 
 
-def test_the_script_is_not_written_over(script: Path, tracer: Tracer, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("tracer")
+def test_the_script_is_not_written_over(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = script.read_text()
     assert error_of(capsys, "trace", script, "--world", "4", "-o", script)[0] == 2
     assert script.read_text() == before

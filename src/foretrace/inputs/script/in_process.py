@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from foretrace.basics.errors import InputError, UsageError
+from foretrace.inputs.option_values import check_whole
 from foretrace.inputs.script.options import DEFAULT_STEP, ScriptOptions
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def trace(
         routing: How tokens choose experts: `balanced`, `zipf:1.2` or the path of a file.
     """
     options = ScriptOptions(world=world, trace_ranks=(rank,), steps=steps, routing=routing, unknown=unknown)  # type: ignore[arg-type]
+    check_whole("gpus_per_node", gpus_per_node, 1)
     assert options.steps is not None, "steps were given"
     return ScriptTrace(world, rank, gpus_per_node, options.steps, unknown, routing)
 

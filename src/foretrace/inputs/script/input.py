@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 ENDING: Final = ".py"
 GPUS_PER_NODE: Final = 8
 """GPUs of a node, where no cluster says it."""
-_MAX_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
+"""The largest script that is read."""
 
 
 class ScriptInput(Input):
@@ -62,7 +63,7 @@ class ScriptInput(Input):
             problem = f"{script.text} is {cls.noun}, which is not read together with {shortened(others[0].text)}"
             hint = f"arguments of the script follow after --: {script.text} -- {others[0].text}"
             raise UsageError("several-inputs", problem, hint=hint)
-        read_whole(script.files[0], cls.noun.removeprefix("a "), "a file of Python", _MAX_BYTES)
+        read_whole(script.files[0], cls.noun.removeprefix("a "), "a file of Python", MAX_BYTES)
         return cls(script.text)
 
     @classmethod

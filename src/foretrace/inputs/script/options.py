@@ -65,7 +65,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 def _ranks(value: object, world: int | None) -> tuple[int, ...] | Literal["all"] | None:
     if value is None or value == "all":
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, str) or not isinstance(value, tuple | list) or not value:
         raise InputError("bad-value", f"trace_ranks is {shown_value(value)}", hint='expected ranks, or "all"')
     for rank in value:

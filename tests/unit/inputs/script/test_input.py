@@ -124,7 +124,8 @@ def test_nodes_are_as_large_as_those_of_the_machine(script: Path, tracer: Tracer
     assert [request.gpus for request in tracer.requests] == [4]
 
 
-def test_memory_beyond_a_gpu_is_warned_of(script: Path, tracer: Tracer) -> None:
+@pytest.mark.usefixtures("tracer")
+def test_memory_beyond_a_gpu_is_warned_of(script: Path) -> None:
     job = opened(script, world="4")
     machine, small = foretrace.Machine("h100-dgx"), foretrace.Scenario(what_if={"memory": 0.005})
     codes = [{note.code for note in foretrace.simulate(job, machine, each).diagnostics} for each in (None, small)]
@@ -132,7 +133,8 @@ def test_memory_beyond_a_gpu_is_warned_of(script: Path, tracer: Tracer) -> None:
 
 
 @pytest.mark.parametrize(("steps", "events"), [(None, 1), ((0, 0), 0), ((1, 3), 1)])
-def test_the_recorded_steps(script: Path, tracer: Tracer, steps: tuple[int, int] | None, events: int) -> None:
+@pytest.mark.usefixtures("tracer")
+def test_the_recorded_steps(script: Path, steps: tuple[int, int] | None, events: int) -> None:
     (made,) = opened(script, world="2").with_options(steps=steps).traced().recordings
     assert made.first_step == events
     assert len(made.steps) == (1 if steps is None else steps[1] - steps[0] + 1)
@@ -146,7 +148,8 @@ def test_steps_that_the_script_does_not_make(script: Path, tracer: Tracer) -> No
     assert error.value.code == "no-such-rank"
 
 
-def test_the_inventory_says_what_a_rank_issues(script: Path, tracer: Tracer) -> None:
+@pytest.mark.usefixtures("tracer")
+def test_the_inventory_says_what_a_rank_issues(script: Path) -> None:
     contents = opened(script, world="4").inventory().to_dict()
     assert contents["schema"] == "foretrace.script/1"
     assert (contents["world_size"], contents["mesh"], contents["torch_version"]) == (4, "dp=4", "2.13.0")
