@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ENDING: Final = ".py"
 GPUS_PER_NODE: Final = 8
 """GPUs of a node, where no cluster says it."""
+MAX_EXPONENT: Final = 10.0
+"""The exponent of Zipf's law beyond which one expert gets all tokens."""
 MAX_BYTES: Final = 16 << 20
 """The largest script that is read."""
 
@@ -171,6 +173,7 @@ class ScriptInput(Input):
             raise UsageError(
                 "missing-argument", f"on how many GPUs does {self.paths[0]} run?", hint="for example --world 64"
             )
+        _check_routing(options.routing)
         ranks = tuple(range(options.world)) if options.trace_ranks == "all" else options.trace_ranks
         return TraceRequest(
             self.paths[0],
@@ -185,6 +188,22 @@ class ScriptInput(Input):
 
 
 _LOCAL: Final = "trace it where it may run: foretrace trace SCRIPT --world N -o job.foretrace, and give the program"
+
+
+def _check_routing(text: str) -> None:
+    """Raises an error for a routing that the tracer could not read, before it runs."""
+    word, _, exponent = text.partition(":")
+    if text == "balanced" or GivenPath(text).is_file or (word == "zipf" and _is_exponent(exponent or "1")):
+        return
+    problem = f"{shortened(text)} is neither a policy nor a file that exists"
+    raise InputError("bad-value", problem, where="--routing", hint="balanced, zipf:1.2, or a file of shares")
+
+
+def _is_exponent(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= MAX_EXPONENT
+    except ValueError:
+        return False
 
 
 def _read_number(text: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,8 @@ from foretrace.program.columns import label
 from foretrace.program.program import Program
 
 SCHEMA: Final = "foretrace.script/1"
-MAX_ROLES: Final = 16
+MAX_ROWS: Final = 16
+MAX_LISTED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,60 +156,80 @@ def _collectives(recording: Recording, window: StepWindow) -> Iterator[Collectiv
 
 
 def _traced_text(roles: Sequence[TracedRole]) -> str:
-    ranks = listed([str(role.rank) for role in roles], 8)
     others = sum(role.ranks for role in roles) - len(roles)
-    text = f"{'rank' if len(roles) == 1 else 'ranks'} {ranks}"
-    return (
-        f"{text}, which stand{'s' if len(roles) == 1 else ''} for {counted_text(others, 'other')}" if others else text
-    )
+    stand = "stands" if len(roles) == 1 else "stand"
+    return f"{_ranks_text(roles)}, which {stand} for {counted_text(others, 'other')}" if others else _ranks_text(roles)
 
 
 def _role_table(roles: Sequence[TracedRole]) -> InventoryTable:
     counts = any(role.parameters for role in roles)
-    rows = [
-        (
-            f"rank {role.rank}",
-            f"{role.ranks:,}",
+
+    def row(role: TracedRole) -> tuple[str, ...]:
+        return (
             f"{role.launches:,}",
             f"{sum(each.calls for each in role.collectives):,}",
             f"{role.flops:.3g}",
             *((f"{role.parameters:,}",) if counts else ()),
             format_bytes(role.peak_bytes),
         )
-        for role in roles[:MAX_ROLES]
+
+    rows = [
+        (_ranks_text(alike), f"{sum(role.ranks for role in alike):,}", *row(alike[0])) for alike in _grouped(roles, row)
     ]
     heads = ("traced", "ranks", "ops", "calls", "FLOP", *(("parameters",) if counts else ()), "peak memory")
-    return InventoryTable(heads, rows, _more(roles) or "a step of one rank")
+    return InventoryTable(heads, rows[:MAX_ROWS], _more(len(rows)) or "a step of one rank")
 
 
 def _collective_tables(roles: Sequence[TracedRole]) -> Iterator[InventoryTable]:
     rows = [
         (
-            f"rank {role.rank}",
+            _ranks_text(alike),
             each.axis,
             each.collective,
             f"{each.group_size:,}",
             f"{each.calls:,}",
             format_bytes(each.bytes),
         )
-        for role in roles[:MAX_ROLES]
-        for each in role.collectives
+        for alike in _grouped(roles, lambda role: role.collectives)
+        for each in alike[0].collectives
     ]
     if rows:
         heads = ("traced", "group", "collective", "ranks", "calls", "bytes")
-        yield InventoryTable(heads, rows, "whole buffers, as the rank issues them in a step", text_columns=3)
+        note = _more(len(rows)) or "whole buffers, as a rank issues them in a step"
+        yield InventoryTable(heads, rows[:MAX_ROWS], note, text_columns=3)
 
 
 def _memory_tables(roles: Sequence[TracedRole]) -> Iterator[InventoryTable]:
     names = list(dict.fromkeys(name for role in roles for name in role.peak_by_category))
     if not names:
         return
-    rows = [
-        (f"rank {role.rank}", *(format_bytes(role.peak_by_category.get(name, 0)) for name in names))
-        for role in roles[:MAX_ROLES]
-    ]
-    yield InventoryTable(("at its peak", *names), rows)
+
+    def row(role: TracedRole) -> tuple[str, ...]:
+        return tuple(format_bytes(role.peak_by_category.get(name, 0)) for name in names)
+
+    rows = [(_ranks_text(alike), *row(alike[0])) for alike in _grouped(roles, row)]
+    yield InventoryTable(("at its peak", *names), rows[:MAX_ROWS], _more(len(rows)))
 
 
-def _more(roles: Sequence[TracedRole]) -> str:
-    return f"{len(roles) - MAX_ROLES:,} more in --json" if len(roles) > MAX_ROLES else ""
+def _grouped(roles: Sequence[TracedRole], shown: Callable[[TracedRole], Hashable]) -> list[list[TracedRole]]:
+    """Returns roles that a table shows identically together, in the order of their first ranks."""
+    groups: dict[Hashable, list[TracedRole]] = {}
+    for role in roles:
+        groups.setdefault(shown(role), []).append(role)
+    return list(groups.values())
+
+
+def _ranks_text(roles: Sequence[TracedRole]) -> str:
+    """Returns ranks by their numbers: "rank 0", "ranks 0-7, 16"."""
+    runs: list[list[int]] = []
+    for role in roles:
+        if runs and role.rank == runs[-1][-1] + 1:
+            runs[-1].append(role.rank)
+        else:
+            runs.append([role.rank])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"{'rank' if len(roles) == 1 else 'ranks'} {listed(words, MAX_LISTED)}"
+
+
+def _more(rows: int) -> str:
+    return f"{rows - MAX_ROWS:,} more in --json" if rows > MAX_ROWS else ""
