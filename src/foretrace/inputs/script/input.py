@@ -135,7 +135,10 @@ class ScriptInput(Input):
         """Counts what the script issues."""
         from foretrace.inputs.script.inventory import script_inventory
 
-        return script_inventory(self.traced(), self.program(), self.title)
+        job, options = self.traced(), self.options
+        arguments = f" -- {shlex.join(options.arguments)}" if options.arguments else ""
+        see = f"foretrace simulate {shlex.quote(self.paths[0])} --world {options.world} --cluster h100-dgx{arguments}"
+        return script_inventory(job, self.program(), self.title, see)
 
     def schedulable(self) -> None:
         """Returns nothing: the script settles everything."""

@@ -75,8 +75,15 @@ class ScriptInventory:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def script_inventory(job: TracedJob, program: Program, title: str) -> Inventory:
-    """Counts what the traced ranks issue, and what the program of all ranks holds."""
+def script_inventory(job: TracedJob, program: Program, title: str, see: str) -> Inventory:
+    """Counts what the traced ranks issue, and what the program of all ranks holds.
+
+    Args:
+        job: What was traced.
+        program: The program of all ranks.
+        title: The script with its arguments.
+        see: The command that simulates the script.
+    """
     counted = count_script(job, program, title)
     tokens = (
         "" if counted.tokens_per_step is None else f"{SEPARATOR}{format_count(round(counted.tokens_per_step))} tokens"
@@ -100,7 +107,7 @@ def script_inventory(job: TracedJob, program: Program, title: str) -> Inventory:
         facts=facts,
         tables=(_role_table(counted.roles), *_collective_tables(counted.roles), *_memory_tables(counted.roles)),
         diagnostics=counted.diagnostics,
-        see=("foretrace simulate SCRIPT --world N --cluster NAME",),
+        see=(see,),
     )
 
 
