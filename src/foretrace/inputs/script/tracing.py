@@ -67,14 +67,14 @@ def trace_script(request: TraceRequest) -> TracedJob:
     check_torch()
     with tempfile.TemporaryDirectory(prefix="foretrace-trace-") as name:
         folder = Path(name)
-        by_rank: dict[int, Recording] = {}
+        traced: dict[int, Recording] = {}
         chosen = request.ranks or tuple(sorted({0, request.world - 1}))
         ranks: Sequence[int] = chosen
-        while missing := [rank for rank in ranks if rank not in by_rank]:
-            by_rank |= _trace_ranks(request, missing, folder)
+        while missing := [rank for rank in ranks if rank not in traced]:
+            traced |= _trace_ranks(request, missing, folder)
             if request.ranks is None:
-                ranks = sorted(partners(by_rank.values()))
-    recordings = tuple(by_rank[rank] for rank in sorted(by_rank))
+                ranks = sorted(partners(traced.values()))
+    recordings = tuple(traced[rank] for rank in sorted(traced))
     return with_roles(recordings, request.world)
 
 
@@ -112,14 +112,15 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
             _end(process)
             raise
     _raise_first(folder)
-    recordings: dict[int, Recording] = {}
+    traced = {}
     for path in folder.glob("rank-*.recording"):
         rank = int(path.stem.removeprefix("rank-"))
-        recordings[rank] = pickle.loads(path.read_bytes())
-    if any(rank not in recordings for rank in ranks):
+        recording: Recording = pickle.loads(path.read_bytes())
+        traced[rank] = recording
+    if any(rank not in traced for rank in ranks):
         text = errors.decode(errors="replace").strip().splitlines()
         raise InputError("script-failed", f"the tracer ended early: {text[-1] if text else 'no reason given'}")
-    return recordings
+    return traced
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
