@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretrace.inputs.script.tracer.events import EventLog
@@ -25,6 +26,7 @@ from foretrace.inputs.script.tracer.storages import (
     Storages,
     base_device,
 )
+from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 REAL_BYTES: Final = 1 << 20
 """Tensors of the CPU are real up to this size; larger ones, such as the weights of a model before it moves to the GPU,
@@ -58,6 +60,8 @@ class OpPlan:
     name: str
     kind: OpKind
     written: tuple[int | str, ...] = ()
+    names_device: bool = False
+    """Whether it has an argument for the device of its result."""
 
 
 _EMPTY: Final = frozenset(
@@ -101,10 +105,11 @@ def _make_plan(func: Any) -> OpPlan:
         for at, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    names_device = any(argument.name == "device" for argument in schema.arguments)
     if word in _COPIES:
         return OpPlan(name, OpKind.COPIES, written)
     if word in _EMPTY:
-        return OpPlan(name, OpKind.EMPTY, written)
+        return OpPlan(name, OpKind.EMPTY, written, names_device)
     if word in _READS:
         return OpPlan(name, OpKind.READS, written)
     if torch.Tag.inplace_view in func.tags:
@@ -113,7 +118,7 @@ def _make_plan(func: Any) -> OpPlan:
         return OpPlan(name, OpKind.WRITES, written)
     if not written and func.is_view:
         return OpPlan(name, OpKind.VIEW)
-    return OpPlan(name, OpKind.MAKES, written)
+    return OpPlan(name, OpKind.MAKES, written, names_device)
 
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -142,12 +147,17 @@ class Recorder(TorchDispatchMode):
     `handlers` run ops by name in ways of their own: those whose results depend on values, and functional collectives.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, log: EventLog, storages: Storages) -> None:
         super().__init__()
         self.log, self.storages = log, storages
         self.handlers: dict[str, Handler] = {}
         self.inside = False
         """Whether an op is being run, so that tensors show the device they have."""
+        self.asked_for_meta = 0
+        """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
+        which makes a tensor like a simulated one, and means the GPU."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
 
@@ -161,11 +171,21 @@ class Recorder(TorchDispatchMode):
             if kind is not torch.Tensor and kind is not torch.nn.Parameter and kind.__torch_dispatch__ is not _PLAIN:
                 return NotImplemented  # a subclass first, whose inner ops come back here
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._run_inner(func, args, kwargs)
         before, self.inside = self.inside, True
         try:
             return self._run(func, args, kwargs)
         finally:
             self.inside = before
+
+    def _run_inner(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the op that an operator of operators was given."""
+        for at, value in enumerate(args):
+            if callable(value):
+                with self:
+                    return value(*args[at + 1 :], **kwargs)
+        raise CannotTrace("unsupported-op", f"{func.name()} runs on a GPU only", "leave it out of the traced script")
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = plan_of(func)
@@ -198,7 +218,11 @@ class Recorder(TorchDispatchMode):
             result = self._written(func, plan, args, kwargs)
         else:
             result = self._on_meta(func, args, kwargs)
-        made = self._made(result, given, device) if plan.kind is not OpKind.WRITES else ()
+        if plan.kind is OpKind.WRITES:
+            self._made(result, given, device)  # memory that was made without a device
+            made: tuple[torch.Tensor, ...] = ()
+        else:
+            made = self._made(result, given, device)
         on_device = device.type == "cuda"
         if plan.kind is OpKind.VIEW or plan.kind is OpKind.EMPTY or not (made or plan.written):
             self.log.views += on_device
@@ -240,8 +264,7 @@ class Recorder(TorchDispatchMode):
         """Returns the device on which an op runs."""
         named = kwargs.get("device")
         if named is not None:
-            named = torch.device(named)
-            return self.storages.device if named.type == "cuda" else named
+            return self._meant(torch.device(named))
         device = CPU
         for tensor in given:
             own = self.storages.device_of(tensor)
@@ -250,6 +273,12 @@ class Recorder(TorchDispatchMode):
             if own == META and (device == CPU or tensor.dim()):
                 device = META
         return device
+
+    def _meant(self, named: torch.device) -> torch.device:
+        """Returns the device that is meant where one is named."""
+        if named.type == "cuda" or (named == META and not self.asked_for_meta):
+            return self.storages.device
+        return named
 
     def _on_meta(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op on the meta device."""
@@ -296,7 +325,7 @@ class Recorder(TorchDispatchMode):
 
     def _real(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op of the CPU: with real data, unless it makes something large from nothing."""
-        if not any(isinstance(value, torch.Tensor) for value in args) and plan.kind in (OpKind.MAKES, OpKind.EMPTY):
+        if plan.names_device and not tensors_in(args, kwargs):
             sized = self._on_meta(func, args, {**kwargs, "device": META})
             if isinstance(sized, torch.Tensor) and sized.numel() * sized.element_size() > REAL_BYTES:
                 self.storages.add(sized, CPU, self.log.place().phase)
@@ -334,8 +363,9 @@ class Recorder(TorchDispatchMode):
         else:
             source = args[0]
             named = kwargs.get("device")
-            to = self.storages.device_of(source) if named is None else torch.device(named)
-            to = self.storages.device if to.type == "cuda" else to
+            to = self.storages.device_of(source)
+            if named is not None and not (torch.device(named) == META and to != META and not self.asked_for_meta):
+                to = self._meant(torch.device(named))
             non_blocking = bool(kwargs.get("non_blocking", False))
         origin = self.storages.device_of(source)
         if base_device(source) != META and to == CPU and (plan.name != "aten::copy_" or base_device(args[0]) != META):

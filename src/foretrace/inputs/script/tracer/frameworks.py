@@ -13,6 +13,7 @@ from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
+from foretrace.inputs.script.tracer.storages import META, base_device
 
 
 def install(
@@ -27,6 +28,7 @@ def install(
     _install_scaler(patches, recorder)
     _install_compiler(patches, places, notes)
     _install_files(patches, notes)
+    _install_initialisers(patches)
 
 
 class _Shards(list[torch.Tensor]):
@@ -161,3 +163,20 @@ def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
             notes.append(Diagnostic("note", "not-written", "torch.save writes nothing: tensors have no data"))
 
     patches.set(torch, "save", save)
+
+
+def _install_initialisers(patches: Patches) -> None:
+    """Leaves out initialisers that look at what they draw: a simulated tensor has nothing to look at."""
+    init = torch.nn.init
+    for name in ("trunc_normal_", "orthogonal_"):
+        patches.set(init, name, _without_values(getattr(init, name)))
+
+
+def _without_values(fill: Callable[..., Any]) -> Callable[..., Any]:
+    def filled(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if base_device(tensor) == META or hasattr(tensor, "_local_tensor"):
+            return init_normal(tensor)
+        return fill(tensor, *args, **kwargs)
+
+    init_normal = torch.nn.init.normal_
+    return filled

@@ -12,12 +12,14 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import Recording
 from foretrace.inputs.script.tracer import composites, cuda, frameworks, tensors
+from foretrace.inputs.script.tracer import routing as routing_policy
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.groups import GroupBook, environment
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
+from foretrace.inputs.script.tracer.routing import parse_routing
 from foretrace.inputs.script.tracer.storages import Storages
 from foretrace.inputs.script.tracer.unknown import UnknownNumber
 from foretrace.program.columns import Category
@@ -56,7 +58,7 @@ class Session:
         self.places = Places(self.log, last_step)
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
-        self._unknown = unknown
+        self._unknown, self._routing = unknown, parse_routing(routing)
         self._parameters = self._tokens = 0
         self._marked: set[int] = set()
 
@@ -71,6 +73,7 @@ class Session:
         self.groups.install(self.patches)
         composites.install(self.patches, self.recorder)
         frameworks.install(self.patches, self.recorder, self.places, self.mailbox, self.notes)
+        routing_policy.install(self.recorder, self._routing, self.notes)
         self.places.on_optimizer = self._mark_optimizer
         self.places.on_input = self._count_tokens
         self.places.install(self.patches)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext, _device_constructors
 
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import CPU, META, base_device
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
 
 
@@ -24,8 +26,10 @@ class Generator(torch.Generator):
 
 def install(patches: Patches, recorder: Recorder) -> None:
     """Replaces the methods of tensors by which a script sees devices and values."""
+    _device_constructors()  # remembers the functions as they are
     _install_devices(patches, recorder)
     _install_groups(patches, recorder)
+    _install_meta(patches, recorder)
     _install_moves(patches, recorder)
     _install_values(patches, recorder)
     _install_dynamic(recorder)
@@ -56,6 +60,62 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
     patches.set(torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1)
+
+
+_FACTORIES: Final = (
+    "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like "
+    "arange"
+).split()
+
+
+def _install_meta(patches: Patches, recorder: Recorder) -> None:
+    """Notes where a script asks for the meta device itself, as deferred initialisation does."""
+    enter, leave = DeviceContext.__enter__, DeviceContext.__exit__
+
+    def is_meta(device: Any) -> bool:
+        return device is not None and (device == "meta" or device == META)
+
+    def entered(self: Any) -> Any:
+        recorder.asked_for_meta += is_meta(self.device)
+        return enter(self)
+
+    def left(self: Any, *args: Any) -> Any:
+        recorder.asked_for_meta -= is_meta(self.device)
+        return leave(self, *args)
+
+    def asking(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            if not is_meta(kwargs.get("device")):
+                return make(*args, **kwargs)
+            recorder.asked_for_meta += 1
+            try:
+                return make(*args, **kwargs)
+            finally:
+                recorder.asked_for_meta -= 1
+
+        return made
+
+    patches.set(DeviceContext, "__enter__", entered)
+    patches.set(DeviceContext, "__exit__", left)
+    for name in _FACTORIES:
+        patches.set(torch, name, asking(getattr(torch, name)))
+    patches.set(torch.Tensor, "to", asking_first(recorder, torch.Tensor.to, is_meta))
+
+
+def asking_first(recorder: Recorder, move: Callable[..., Any], is_meta: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Returns `Tensor.to` that notes where its device is the meta device."""
+
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        first = kwargs.get("device", args[0] if args else None)
+        if isinstance(first, torch.Tensor) or not is_meta(first):
+            return move(tensor, *args, **kwargs)
+        recorder.asked_for_meta += 1
+        try:
+            return move(tensor, *args, **kwargs)
+        finally:
+            recorder.asked_for_meta -= 1
+
+    return to
 
 
 def _install_groups(patches: Patches, recorder: Recorder) -> None:
@@ -117,8 +177,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
 
     def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
-            if device is None:
-                device = torch.get_default_device()
+            device = _default_device() if device is None else device
             if not is_gpu(device):
                 more = {"requires_grad": True} if requires_grad else {}
                 return make(data, *args, device=device, **more, **kwargs)
@@ -136,6 +195,14 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch, "as_tensor", made(as_tensor))
     patches.set(torch, "asarray", made(torch.asarray))
     patches.set(torch, "Generator", Generator)
+
+
+def _default_device() -> torch.device:
+    """Returns the device on which tensors are made where none is named."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return torch.device(mode.device)
+    return CPU
 
 
 def _to_host(tensor: torch.Tensor, recorder: Recorder, rest: list[Any], kwargs: dict[str, Any]) -> Any:
