@@ -35,6 +35,19 @@ USUAL_ROW: Final = 4096
 """The length of a row where a kernel that has rows does not say it."""
 
 
+PROFILED_ELEMENT: Final = 2
+"""Bytes of the elements in whose type streams are measured, bf16. Instructions are per element: of wider ones an SM
+moves more bytes in a clock."""
+
+MAX_SHARE: Final = 0.93
+"""The most that a stream reaches of the memory's rate: that of the fastest kernels in the profile of the H200."""
+
+
+def is_unvectorised(kernel: Stream) -> bool:
+    """Whether a thread loads its elements one by one, so that wider ones keep more bytes on their way."""
+    return kernel.name in ("mul_broadcast", "transpose") or kernel.name.endswith("_strided")
+
+
 def stream_kind(kernel: Stream) -> str:
     """The name under which a stream's rates are known. PyTorch's cast to a wider dtype is another kernel than that to a
     narrower one, and goes at half its rate."""
@@ -82,7 +95,10 @@ def streams_s(
     for kernel in kernels:
         fit = stream_fit(fits, kernel)
         more = max(kernel.launches - OWN_LAUNCHES.get(kernel.name, 1), 0)
-        rows.append((fit.reads * kernel.read + kernel.write, more, fit.share, fit.bytes_per_clock, fit.fixed_s))
+        width = kernel.element / PROFILED_ELEMENT
+        share = min(fit.share * width, max(fit.share, MAX_SHARE)) if is_unvectorised(kernel) else fit.share
+        moved = fit.reads * kernel.read + kernel.write
+        rows.append((moved, more, share, fit.bytes_per_clock * width, fit.fixed_s))
     moved, more, share, per_clock, fixed = np.array(rows, dtype=np.float64).T
     memory, issue = moved / (bytes_per_s * share), moved / (clocks_per_s * per_clock)
     return np.asarray(fixed + more * extra_launch_s + p_norm(memory, issue, SHARPNESS))

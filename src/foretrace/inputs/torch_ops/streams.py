@@ -86,6 +86,9 @@ _BATCH_NORMS: Final = (
 )
 _NORMS: Final = {"rms": "rmsnorm", "layer": "layernorm", "group": "groupnorm"}
 
+PROFILED: Final = 2
+"""Bytes of an element where its width does not change what a kernel takes, or is not known."""
+
 _INDEX_TYPES: Final = ("long int", "long", "int")
 _INDEX_BYTES: Final = 8
 _MAX_SHORT_ROW: Final = 4096
@@ -153,7 +156,8 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
     if op in RULES:
         return RULES[op](op, inputs, given)
     if op in WRITES_ONLY:
-        return Stream("zero" if op in ("fill", "zero") else "elementwise", 0, given[0].bytes)
+        name = "zero" if op in ("fill", "zero") else "elementwise"
+        return Stream(name, 0, given[0].bytes, element=given[0].size)
     if op in REDUCTIONS:
         return _reduction(inputs, given[0])
     name = _BINARY.get(op) or _UNARY.get(op) or ("elementwise" if op in PLAIN else None)
@@ -175,7 +179,8 @@ def _elementwise(op: str, name: str, in_place: bool, given: list[Tensor]) -> Str
         name = "mul_broadcast"
     elif name in _STRIDED and _is_scattered(large):
         name += "_strided"
-    return Stream(name, sum(tensor.bytes for tensor in given), written)
+    widest = max((tensor.size for tensor in large), default=PROFILED)
+    return Stream(name, sum(tensor.bytes for tensor in given), written, element=widest)
 
 
 def _is_scattered(operands: list[Tensor]) -> bool:
@@ -202,7 +207,7 @@ def _copy(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = "copy" if source.size == target.size else "cast"
     if name == "copy" and _is_scattered([tensor for tensor in (source, target) if tensor.count > 1]):
         name = "copy_strided"
-    return Stream(name, source.bytes, target.full_bytes)
+    return Stream(name, source.bytes, target.full_bytes, element=PROFILED if name == "cast" else source.size)
 
 
 def _cat(inputs: Inputs, assumed: str) -> Stream | None:
@@ -211,7 +216,7 @@ def _cat(inputs: Inputs, assumed: str) -> Stream | None:
         return None
     total = sum(part.full_bytes for part in parts)
     scattered = not all(part.is_contiguous for part in parts)
-    return Stream("cat_strided" if scattered else "cat", total, total)
+    return Stream("cat_strided" if scattered else "cat", total, total, element=parts[0].size)
 
 
 def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
@@ -219,22 +224,23 @@ def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = next((kind for word, kind in _NORMS.items() if word in op), "batchnorm")
     x, width = given[0], next((tensor.count for tensor in given[1:] if len(tensor.dims) == 1), given[0].last)
     if op.endswith("_backward"):
-        return Stream(f"{name}_backward", 2 * x.full_bytes, x.full_bytes, launches=2, rows=width)
-    return Stream(name, x.bytes, x.full_bytes, rows=width)
+        return Stream(f"{name}_backward", 2 * x.full_bytes, x.full_bytes, launches=2, rows=width, element=x.size)
+    return Stream(name, x.bytes, x.full_bytes, rows=width, element=x.size)
 
 
 def _softmax(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = op.removeprefix("safe_").removesuffix("_data")
     passes = 2 if name.endswith("_backward") else 1
-    return Stream(name, passes * given[0].bytes, given[0].full_bytes, rows=given[0].last)
+    x = given[0]
+    return Stream(name, passes * x.bytes, x.full_bytes, rows=x.last, element=x.size)
 
 
 def _dropout(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """A mask of one byte an element goes with it."""
     x = given[0]
     if op.endswith("_backward"):
-        return Stream("dropout_backward", x.bytes + x.count, x.full_bytes)
-    return Stream("dropout", x.bytes, x.full_bytes + x.count)
+        return Stream("dropout_backward", x.bytes + x.count, x.full_bytes, element=x.size)
+    return Stream("dropout", x.bytes, x.full_bytes + x.count, element=x.size)
 
 
 def _embedding(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
@@ -280,7 +286,7 @@ def _reduction(inputs: Inputs, x: Tensor) -> Stream:
     """Sums, means and the like; over all dimensions where those it reduces were not recorded."""
     gone = [number % len(x.dims) for number in whole_numbers(value(inputs, 1)) if x.dims]
     length = prod(x.dims[i] for i in gone) if gone else x.count
-    return Stream("reduce", x.bytes, x.full_bytes // max(length, 1), rows=length)
+    return Stream("reduce", x.bytes, x.full_bytes // max(length, 1), rows=length, element=x.size)
 
 
 def _triton(given: list[Tensor]) -> Stream | None:
