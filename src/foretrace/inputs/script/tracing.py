@@ -1,8 +1,4 @@
-"""Traces a script in processes of its own, and returns the recordings of the ranks that stand for all.
-
-Rank 0 is traced first; ranks that it exchanges messages with in a pipeline are traced with it. Each of them stands for
-the ranks at the same position of their own groups.
-"""
+"""Traces a script in processes of its own, and returns the recordings of the ranks that stand for all."""
 
 from __future__ import annotations
 
@@ -12,17 +8,16 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import InputError
 from foretrace.basics.processes import say
 from foretrace.basics.progress import doing
-from foretrace.inputs.script.recording import Call, Recording
-from foretrace.program.columns import ONE_TO_ONE
+from foretrace.inputs.script.recording import Recording
+from foretrace.inputs.script.roles import TracedJob, partners, ranks_text, with_roles
 
 _POLL_S: Final = 0.02
 MAX_AT_ONCE: Final = 4
@@ -39,7 +34,7 @@ class TraceRequest:
         world: Ranks of the job.
         gpus: GPUs of a node.
         ranks: Ranks to trace; None: those that differ.
-        last_step: The number of the last step to record, from 0.
+        steps: The numbers of the first and the last step to record, from 0.
         unknown: What stands for numbers that only a GPU knows; None: the script may not decide by them.
         routing: How tokens choose experts, as text.
     """
@@ -49,18 +44,9 @@ class TraceRequest:
     world: int = 1
     gpus: int = 8
     ranks: tuple[int, ...] | None = None
-    last_step: int = 1
+    steps: tuple[int, int] = (1, 1)
     unknown: float | None = None
     routing: str = "balanced"
-
-
-@dataclass(frozen=True, slots=True)
-class TracedJob:
-    """The recordings of a job's roles, and the ranks that each of them stands for."""
-
-    recordings: tuple[Recording, ...]
-    stands_for: tuple[tuple[int, ...], ...]
-    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def trace_script(request: TraceRequest) -> TracedJob:
@@ -72,11 +58,12 @@ def trace_script(request: TraceRequest) -> TracedJob:
     with tempfile.TemporaryDirectory(prefix="foretrace-trace-") as name:
         folder = Path(name)
         found: dict[int, Recording] = {}
-        ranks: Sequence[int] = request.ranks or (0,)
+        chosen = request.ranks or tuple(sorted({0, request.world - 1}))
+        ranks: Sequence[int] = chosen
         while missing := [rank for rank in ranks if rank not in found]:
             found |= _trace_ranks(request, missing, folder)
             if request.ranks is None:
-                ranks = sorted(_partners(found.values()))
+                ranks = sorted(partners(found.values()))
     recordings = tuple(found[rank] for rank in sorted(found))
     return with_roles(recordings, request.world)
 
@@ -89,14 +76,14 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
         "world": request.world,
         "gpus": request.gpus,
         "ranks": list(ranks),
-        "last_step": request.last_step,
+        "steps": list(request.steps),
         "unknown": request.unknown,
         "routing": request.routing,
         "workers": max(len(os.sched_getaffinity(0)), 1) * MAX_AT_ONCE,
     }
     (folder / "request.json").write_text(json.dumps(stored))
     command = [sys.executable, "-m", "foretrace.inputs.script.tracer.run", str(folder)]
-    with doing(f"tracing {request.script} as {_ranks_text(ranks)} of {request.world:,}"):
+    with doing(f"tracing {request.script} as {ranks_text(ranks)} of {request.world:,}"):
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         try:
             _, errors = process.communicate()
@@ -138,62 +125,3 @@ def _raise_first(folder: Path) -> None:
     if first["traceback"]:
         say(first["traceback"].rstrip())
     raise InputError(first["code"], first["message"], where=first["where"], hint=first["hint"])
-
-
-def _partners(recordings: Iterable[Recording]) -> set[int]:
-    """Returns the ranks that are traced, and those that they exchange messages with."""
-    ranks: set[int] = set()
-    for recording in recordings:
-        ranks.add(recording.rank)
-        for event in recording.events:
-            if isinstance(event, Call) and event.collective in ONE_TO_ONE:
-                group = recording.groups[event.group].ranks
-                ranks |= {event.peer} if event.peer >= 0 else set()
-                ranks |= set(event.receives_from) | {group[position] for position, _ in event.sends}
-    return ranks
-
-
-def with_roles(recordings: tuple[Recording, ...], world: int) -> TracedJob:
-    """Finds for which ranks each recording stands.
-
-    A pipeline's ranks stand for those at the same position of other pipelines; a single rank stands for all.
-    """
-    traced = [recording.rank for recording in recordings]
-    if len(recordings) == 1:
-        return TracedJob(recordings, (tuple(range(world)),), _filled(traced, world))
-    if len(recordings) == world:
-        return TracedJob(recordings, tuple((rank,) for rank in traced))
-    role_of = _by_pipeline(recordings, world)
-    stands_for = tuple(tuple(rank for rank in range(world) if role_of[rank] == own) for own in traced)
-    return TracedJob(recordings, stands_for, _filled(traced, world))
-
-
-def _by_pipeline(recordings: tuple[Recording, ...], world: int) -> list[int]:
-    """Returns the traced rank that each rank behaves as."""
-    for recording in recordings:
-        for group in recording.groups:
-            if set(r.rank for r in recordings) == set(group.ranks):
-                role_of = [-1] * world
-                for own in group.all_groups:
-                    for position, rank in enumerate(own):
-                        role_of[rank] = group.ranks[position]
-                if -1 not in role_of:
-                    return role_of
-    raise InputError(
-        "roles-unknown",
-        f"{len(recordings)} ranks were traced, and which of them the other {world - len(recordings):,} behave as "
-        "does not follow from the script's groups",
-        hint="--ranks all traces every rank",
-    )
-
-
-def _filled(traced: Sequence[int], world: int) -> tuple[Diagnostic, ...]:
-    if len(traced) == world:
-        return ()
-    text = f"{_ranks_text(traced)} of {world:,} traced; the others are taken to behave as these at the same position"
-    return (Diagnostic("note", "ranks-filled", text),)
-
-
-def _ranks_text(ranks: Sequence[int]) -> str:
-    some = ", ".join(map(str, ranks[:4]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {some}{', …' if len(ranks) > 4 else ''}"

@@ -15,7 +15,7 @@ from torch.library import Library
 
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import META, is_simulated
 
 MAX_CUDNN_HEAD: Final = 128
 MAX_FLASH_HEAD: Final = 256
@@ -60,9 +60,7 @@ def _attention(
             query, key, value, mask, grads, dropout_p, is_causal, False, scale=scale
         )[0]
     if half and even and size <= MAX_FLASH_HEAD and attn_mask is None and torch.backends.cuda.flash_sdp_enabled():
-        return _aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, False, scale=scale
-        )[0]
+        return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     if enable_gqa and query.size(-3) != key.size(-3):
         times = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
@@ -71,9 +69,7 @@ def _attention(
         return _aten._scaled_dot_product_efficient_attention(
             query, key, value, mask, grads, dropout_p, is_causal, scale=scale
         )[0]
-    return _aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
-    )[0]
+    return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
 
 
 def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
@@ -88,7 +84,7 @@ def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> 
 def _rms_norm(
     given: torch.Tensor, shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
-    if (weight is not None and weight.dtype != given.dtype) or base_device(given) != META:
+    if (weight is not None and weight.dtype != given.dtype) or not is_simulated(given):
         return _aten.rms_norm.default.decompose(given, shape, weight, eps)
     return _RmsNorm.apply(given, shape, weight, eps)
 
@@ -131,19 +127,93 @@ def _dropout(given: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return _aten.native_dropout(given, p, train)[0]
 
 
-_LOWER: Final = (
-    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu "
-    "addmm addmv addr matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
-    "scaled_dot_product_attention"
-).split()
-_FULL: Final = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
-    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity nll_loss "
-    "nll_loss2d kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss soft_margin_loss "
-    "triplet_margin_loss binary_cross_entropy_with_logits dist cdist renorm logsumexp cosine_embedding_loss"
-).split()
-_FULL_BY_DTYPE: Final = "prod softmax.int log_softmax.int cumprod cumsum cumsum.dimname sum sum.dim_IntList".split()
-_WIDEST: Final = "addcdiv addcmul atan2 bilinear dot vdot grid_sampler index_put tensordot scatter_add".split()
+_LOWER: Final = [
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d.input",
+    "conv_transpose3d.input",
+    "convolution",
+    "prelu",
+    "addmm",
+    "addmv",
+    "addr",
+    "matmul",
+    "einsum",
+    "mm",
+    "mv",
+    "linear",
+    "addbmm",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "linalg_multi_dot",
+    "scaled_dot_product_attention",
+]
+_FULL: Final = [
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "cosine_similarity",
+    "nll_loss",
+    "nll_loss2d",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "cosine_embedding_loss",
+]
+_FULL_BY_DTYPE: Final = [
+    "prod",
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "cumsum.dimname",
+    "sum",
+    "sum.dim_IntList",
+]
+_WIDEST: Final = [
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "dot",
+    "vdot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
+    "scatter_add",
+]
 """Ops that autocast runs in the lower precision, in fp32, in fp32 by their `dtype`, and in the widest type of their
 inputs (ATen/autocast_mode.h)."""
 
@@ -192,7 +262,7 @@ def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torc
             return type(value)(cast(item, dtype) for item in value)
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
             return value
-        if base_device(value) != META or value.dtype == dtype:
+        if not is_simulated(value) or value.dtype == dtype:
             return value
         if not (value.is_leaf and value.requires_grad and value.dtype == torch.float32):
             return value.to(dtype)
@@ -223,7 +293,7 @@ def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torc
                 names = [argument.name for argument in op._schema.arguments]
                 at = names.index("dtype") - 1
                 named = kwargs.get("dtype") is not None or (at < len(args) and args[at] is not None)
-                if not named and base_device(given) == META and given.is_floating_point():
+                if not named and is_simulated(given) and given.is_floating_point():
                     args, kwargs = args[: max(at, 0)], {**kwargs, "dtype": torch.float32}
                 return op(given, *args, **kwargs)
 

@@ -239,6 +239,7 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
     answers |= dict.fromkeys(silent.split(), nothing)
     for name, answer in answers.items():
         patches.set(torch.cuda, name, answer)
+    patches.set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
     patches.set(torch, "Stream", Stream)
     patches.set(torch, "Event", Event)
     patches.set(torch.version, "cuda", CUDA_VERSION)
@@ -257,7 +258,13 @@ def _install_memory(patches: Patches, answers: dict[str, Any], nothing: Callable
         patches.set(memory, name, answers[name])
     for name in ("memory_stats", "memory_summary", "memory_snapshot"):
         patches.set(memory, name, answers[name])
-    for name in ("empty_cache", "reset_peak_memory_stats", "_record_memory_history", "_dump_snapshot", "_set_allocator_settings"):
+    for name in (
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "_record_memory_history",
+        "_dump_snapshot",
+        "_set_allocator_settings",
+    ):
         patches.set(memory, name, nothing)
 
 

@@ -32,7 +32,9 @@ def install_ddp(patches: Patches, recorder: Recorder, notes: list[Diagnostic]) -
              bucket_cap_mb: float | None = None, find_unused_parameters: bool = False, check_reduction: bool = False,
              gradient_as_bucket_view: bool = False, static_graph: bool = False, **given: Any) -> None:  # fmt: skip
         if given.get("mixed_precision") is not None:
-            raise CannotTrace("unsupported-op", "DistributedDataParallel(mixed_precision=…) cannot be traced", "autocast")
+            raise CannotTrace(
+                "unsupported-op", "DistributedDataParallel(mixed_precision=…) cannot be traced", "autocast"
+            )
         nn.Module.__init__(self)
         mesh = given.get("device_mesh")
         self.process_group = mesh.get_group() if mesh is not None else process_group or dist.group.WORLD

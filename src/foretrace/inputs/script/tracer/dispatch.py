@@ -22,9 +22,8 @@ from foretrace.inputs.script.tracer.storages import (
     META,
     SHADOW_ELEMENTS,
     SHADOW_REALS,
-    Storage,
     Storages,
-    base_device,
+    is_simulated,
 )
 from foretrace.inputs.script.tracer.unknown import CannotTrace
 
@@ -65,20 +64,62 @@ class OpPlan:
 
 
 _EMPTY: Final = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided empty_permuted empty_quantized resize_ set_".split()
+    [
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "empty_permuted",
+        "empty_quantized",
+        "resize_",
+        "set_",
+    ]
 )
 _SKIPPED: Final = frozenset(
-    "is_same_size sym_size sym_numel sym_stride sym_storage_offset is_contiguous size stride dim record_stream "
-    "is_strides_like_format _has_compatible_shallow_copy_type _version is_pinned lift lift_fresh "
-    "_wrap_tensor_autograd".split()
+    [
+        "is_same_size",
+        "sym_size",
+        "sym_numel",
+        "sym_stride",
+        "sym_storage_offset",
+        "is_contiguous",
+        "size",
+        "stride",
+        "dim",
+        "record_stream",
+        "is_strides_like_format",
+        "_has_compatible_shallow_copy_type",
+        "_version",
+        "is_pinned",
+        "lift",
+        "lift_fresh",
+    ]
 )
-_COPIES: Final = frozenset("copy_ _to_copy _pin_memory".split())
+_COPIES: Final = frozenset(["copy_", "_to_copy", "_pin_memory"])
 _READS: Final = frozenset(
-    "_local_scalar_dense nonzero nonzero_static masked_select unique_dim unique_consecutive unique_dim_consecutive "
-    "_unique2 _unique bincount equal is_nonzero repeat_interleave _assert_async index index_put_ index_put "
-    "_index_put_impl_".split()
+    [
+        "_local_scalar_dense",
+        "nonzero",
+        "nonzero_static",
+        "masked_select",
+        "unique_dim",
+        "unique_consecutive",
+        "unique_dim_consecutive",
+        "_unique2",
+        "_unique",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "repeat_interleave",
+        "_assert_async",
+        "index",
+        "index_put_",
+        "index_put",
+        "_index_put_impl_",
+    ]
 )
-_RANDOM_REALS: Final = frozenset("rand randn normal rand_like randn_like".split())
+_RANDOM_REALS: Final = frozenset(["rand", "randn", "normal", "rand_like", "randn_like"])
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Runs an op of one name with its arguments."""
@@ -193,12 +234,12 @@ class Recorder(TorchDispatchMode):
             return self._on_meta(func, args, kwargs)
         handler = self.handlers.get(plan.name)
         given = tensors_in(args, kwargs)
-        if handler is not None and (plan.kind is not OpKind.READS or any(base_device(t) == META for t in given)):
+        if handler is not None and (plan.kind is not OpKind.READS or any(is_simulated(t) for t in given)):
             return handler(func, args, kwargs)
         if plan.kind is OpKind.COPIES:
             return self._copy(func, plan, args, kwargs)
         device = self._device(given, kwargs)
-        if device == CPU and not any(base_device(tensor) == META for tensor in given):
+        if device == CPU and not any(is_simulated(tensor) for tensor in given):
             return self._real(func, plan, args, kwargs)
         if device == META:
             return self._on_meta(func, args, kwargs)
@@ -247,9 +288,7 @@ class Recorder(TorchDispatchMode):
         self.record(func._schema.name, func, args, {}, result, made)
         return result
 
-    def record(
-        self, name: str, func: Any, args: Any, kwargs: Any, result: Any, made: Sequence[torch.Tensor]
-    ) -> None:
+    def record(self, name: str, func: Any, args: Any, kwargs: Any, result: Any, made: Sequence[torch.Tensor]) -> None:
         """Records that an op runs on the current stream."""
         key, make = signature_of(name, func, args, kwargs, result)
         log, place = self.log, self.log.place()
@@ -287,7 +326,7 @@ class Recorder(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         for tensor in tensors_in(args, kwargs):
-            if base_device(tensor) != META:
+            if not is_simulated(tensor):
                 args = tuple(replaced(value, self._sized) for value in args)
                 kwargs = {name: replaced(value, self._sized) for name, value in kwargs.items()}
                 break
@@ -295,7 +334,7 @@ class Recorder(TorchDispatchMode):
 
     def _sized(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the meta device with the sizes of a real one."""
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return tensor
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
@@ -318,7 +357,7 @@ class Recorder(TorchDispatchMode):
         phase = self.log.place().phase
         own = []
         for tensor in outputs:
-            if base_device(tensor) == META and self.storages.of(tensor) is None:
+            if is_simulated(tensor) and self.storages.of(tensor) is None:
                 self.storages.add(tensor, device, phase)
                 own.append(tensor)
         return tuple(own)
@@ -368,12 +407,12 @@ class Recorder(TorchDispatchMode):
                 to = self._meant(torch.device(named))
             non_blocking = bool(kwargs.get("non_blocking", False))
         origin = self.storages.device_of(source)
-        if base_device(source) != META and to == CPU and (plan.name != "aten::copy_" or base_device(args[0]) != META):
+        if not is_simulated(source) and to == CPU and (plan.name != "aten::copy_" or not is_simulated(args[0])):
             return self._real(func, plan, args, kwargs)
         if to == META:
             return self._on_meta(func, args, kwargs)
         result = args[0] if plan.name == "aten::copy_" else self._on_meta(func, args, {**kwargs, "device": META})
-        if base_device(result) != META:  # a real tensor takes what is not known
+        if not is_simulated(result):  # a real tensor takes what is not known
             self.mark_unknown(result)
         else:
             self.storages.add(result, to, self.log.place().phase)
@@ -388,7 +427,7 @@ class Recorder(TorchDispatchMode):
 
     def _copy_values(self, source: torch.Tensor, result: torch.Tensor) -> None:
         values = self.known(source)
-        if base_device(result) != META:
+        if not is_simulated(result):
             if values is not None:
                 result.copy_(values)
                 self.unknown.discard(result.untyped_storage()._cdata)
@@ -404,9 +443,9 @@ class Recorder(TorchDispatchMode):
 
     def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns a real tensor with the values of a tensor; None where they are not known."""
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return self.storages.shadow(tensor)
-        return None if tensor.untyped_storage()._cdata in self.unknown else tensor
+        return None if self.unknown and tensor.untyped_storage()._cdata in self.unknown else tensor
 
     def _follow_values(
         self,
@@ -418,8 +457,7 @@ class Recorder(TorchDispatchMode):
         made: Sequence[torch.Tensor],
     ) -> None:
         """Computes values that follow from known ones, and drops those that no longer hold."""
-        storages: list[Storage | None] = [self.storages.of(tensor) for tensor in given]
-        if any(storage is not None and storage.shadow is None for storage in storages):
+        if any(self.known(tensor) is None for tensor in given):
             for at in plan.written:
                 for tensor in tensors_in([kwargs.get(at) if isinstance(at, str) else args[at]], {}):
                     self.storages.forget(tensor)

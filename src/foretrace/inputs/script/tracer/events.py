@@ -51,9 +51,7 @@ class EventLog:
             self.signatures.append(make())
         return number
 
-    def launch(
-        self, signature: int, place: Place, reads: tuple[int, ...] = (), writes: tuple[int, ...] = ()
-    ) -> None:
+    def launch(self, signature: int, place: Place, reads: tuple[int, ...] = (), writes: tuple[int, ...] = ()) -> None:
         """Adds an op that runs on the current stream."""
         event = Launch(signature, self.stream, place, self._host_work(), self.region, reads, writes)
         self.events.append(event)

@@ -13,12 +13,10 @@ from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import is_simulated
 
 
-def install(
-    patches: Patches, recorder: Recorder, places: Places, mailbox: Mailbox, notes: list[Diagnostic]
-) -> None:
+def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailbox, notes: list[Diagnostic]) -> None:
     """Replaces what a traced script cannot run as it is."""
     from foretrace.inputs.script.tracer.ddp import install_ddp
 
@@ -174,7 +172,7 @@ def _install_initialisers(patches: Patches) -> None:
 
 def _without_values(fill: Callable[..., Any]) -> Callable[..., Any]:
     def filled(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if base_device(tensor) == META or hasattr(tensor, "_local_tensor"):
+        if is_simulated(tensor) or hasattr(tensor, "_local_tensor"):
             return init_normal(tensor)
         return fill(tensor, *args, **kwargs)
 

@@ -12,12 +12,13 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostWork, Place
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import META, is_simulated
 from foretrace.program.columns import Collective, Phase
 
 BACKEND: Final = "foretrace"
@@ -388,7 +389,7 @@ class GroupBook:
     def forget(self, tensors: Sequence[torch.Tensor]) -> None:
         """Drops values of tensors that a call writes to."""
         for tensor in tensors:
-            if base_device(tensor) == META:
+            if is_simulated(tensor):
                 self.recorder.storages.forget(tensor)
 
     def install(self, patches: Patches) -> None:
@@ -521,6 +522,11 @@ class GroupBook:
             "all_gather_into_tensor_coalesced": coalesced(all_gather),
             "reduce_scatter_tensor_coalesced": coalesced(reduce_scatter),
         }
+
+        def wrapped(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
+            return AsyncCollectiveTensor(args[0])  # which waits where its values are used
+
+        functional["_wrap_tensor_autograd"] = wrapped
         for name, handler in functional.items():
             recorder.handlers[f"_c10d_functional::{name}"] = handler
         recorder.handlers["_dtensor::shard_dim_alltoall"] = shard_dim

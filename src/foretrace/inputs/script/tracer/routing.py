@@ -18,9 +18,10 @@ import torch
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
-from foretrace.inputs.script.tracer.storages import META, base_device
+from foretrace.inputs.script.tracer.storages import is_simulated
+from foretrace.program.columns import Phase
 
-MAX_EXPERTS: Final = 4096
+MAX_EXPERTS: Final = 1024
 """Numbers among which a router picks; among more, words of a vocabulary are meant."""
 
 
@@ -99,7 +100,11 @@ def install(recorder: Recorder, routing: Routing, notes: list[Diagnostic]) -> No
         device = recorder._device(given, kwargs)
         result = recorder.simulate(func, plan_of(func), args, kwargs, given, device)
         scores, positions = given[0], result if isinstance(result, torch.Tensor) else result[1]
-        if device.type == "cuda" and recorder.known(scores) is None and _is_router(scores, positions, args, kwargs):
+        place = recorder.log.place()
+        routes = place.module >= 0 and place.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+        if not routes or device.type != "cuda" or recorder.known(scores) is not None:
+            return result
+        if _is_router(scores, positions, args, kwargs):
             _give(positions, scores)
         return result
 
@@ -109,7 +114,7 @@ def install(recorder: Recorder, routing: Routing, notes: list[Diagnostic]) -> No
         rows = positions.numel() // max(picks, 1)
         router, state["routers"] = state["routers"], state["routers"] + 1
         chosen = chosen_experts(routing.of(router, experts), rows, picks)
-        if base_device(positions) == META:
+        if is_simulated(positions):
             recorder.storages.set_shadow(positions, torch.from_numpy(chosen).reshape(positions.size()))
         if not router:
             policy = "by Zipf's law" if routing.exponent else "as the file says" if routing.shares else "evenly"

@@ -88,7 +88,7 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
         rank,
         request["world"],
         gpus=request["gpus"],
-        last_step=request["last_step"],
+        steps=tuple(request["steps"]),
         unknown=request["unknown"],
         routing=request["routing"],
         mailbox=Mailbox(rank, folder),

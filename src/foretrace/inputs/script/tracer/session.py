@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,7 +33,7 @@ class Session:
         rank: The rank that runs.
         world: Ranks of the job.
         gpus: GPUs of a node.
-        last_step: The number of the last step to record, from 0.
+        steps: The numbers of the first and the last step to record, from 0.
         unknown: The number that stands for values that are known on a GPU only; None: those are errors.
         routing: How tokens choose experts, as text (`routing.parse_routing`).
         mailbox: What carries objects between ranks that are traced together.
@@ -44,7 +45,7 @@ class Session:
         world: int,
         *,
         gpus: int = 8,
-        last_step: int = 1,
+        steps: tuple[int, int] = (1, 1),
         unknown: float | None = None,
         routing: str = "balanced",
         mailbox: Mailbox | None = None,
@@ -55,12 +56,14 @@ class Session:
         self.storages = Storages(self.log, torch.device("cuda", rank % min(gpus, world)))
         self.recorder = Recorder(self.log, self.storages)
         self.groups = GroupBook(self.recorder, rank, world)
-        self.places = Places(self.log, last_step)
+        self.places = Places(self.log, steps[1])
+        self._first_step = steps[0]
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
         self._unknown, self._routing = unknown, parse_routing(routing)
-        self._parameters = self._tokens = 0
-        self._marked: set[int] = set()
+        self._parameters = self._whole_parameters = 0
+        self._tokens: Counter[int] = Counter()
+        self._optimizers: set[int] = set()
 
     def __enter__(self) -> Self:
         UnknownNumber.assumed = self._unknown
@@ -68,7 +71,9 @@ class Session:
         environ = dict(os.environ)
         os.environ.update(environment(self.rank, self.world, self.gpus))
         self.patches.on_undo(lambda: (os.environ.clear(), os.environ.update(environ)))
-        cuda.install(self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world))
+        cuda.install(
+            self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world)
+        )
         tensors.install(self.patches, self.recorder)
         self.groups.install(self.patches)
         composites.install(self.patches, self.recorder)
@@ -90,26 +95,33 @@ class Session:
         """Returns what was recorded; the last steps are those before the script ended."""
         self.places.finish_step()
         ends = self.places.ends
-        steps = list(zip([0, *ends], ends, strict=False))
+        first = min(self._first_step, max(len(ends) - 1, 0))
+        steps = list(zip([0, *ends], ends, strict=False))[first:]
         return Recording(
             rank=self.rank,
             world=self.world,
             events=self.log.events,
             steps=steps,
-            first_step=0,
+            first_step=first,
             signatures=self.log.signatures,
             modules=self.places.modules,
             groups=self.groups.finished(),
             streams=self.log.streams,
             storages=self.storages.finished(),
             parameters=self._parameters,
-            tokens=self._tokens,
+            whole_parameters=self._whole_parameters,
+            tokens=self._tokens[len(ends) - 1],
             torch_version=str(torch.__version__),
             diagnostics=[*self.notes, *UnknownNumber.noted.values()],
         )
 
     def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Learns what the memory of parameters, gradients and states is for."""
+        if id(optimizer) not in self._optimizers:
+            self._optimizers.add(id(optimizer))
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                self._whole_parameters += parameter.numel()
+                self._parameters += getattr(parameter, "_local_tensor", parameter).numel()
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._mark(parameter, Category.WEIGHTS)
@@ -127,5 +139,5 @@ class Session:
         args, kwargs = given
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
-                self._tokens += value.numel()
+                self._tokens[len(self.places.ends)] += value.numel()
                 return

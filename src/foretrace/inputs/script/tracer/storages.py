@@ -20,8 +20,14 @@ from foretrace.program.columns import Category, Phase
 META: Final = torch.device("meta")
 CPU: Final = torch.device("cpu")
 
-base_device: Final = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
-"""The device of a tensor as PyTorch has it: meta for simulated tensors."""
+_keys_of: Final = torch._C._dispatch_keys  # type: ignore[attr-defined]
+_META_KEY: Final = torch._C.DispatchKey.Meta  # type: ignore[attr-defined]
+
+
+def is_simulated(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is of PyTorch's meta device; nothing that a script replaces changes the answer."""
+    return bool(_keys_of(tensor).has(_META_KEY))
+
 
 SHADOW_ELEMENTS: Final = 1 << 22
 """Elements up to which values of whole numbers are kept."""
@@ -71,15 +77,14 @@ class Storages:
 
     def of(self, tensor: torch.Tensor) -> Storage | None:
         """Returns the storage of a simulated tensor; None for others."""
-        if base_device(tensor) != META:
+        if not is_simulated(tensor):
             return None
         return self._known.get(tensor.untyped_storage()._cdata)
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Returns the device that a tensor stands for."""
-        device: torch.device = base_device(tensor)
-        if device != META:
-            return device
+        if not is_simulated(tensor):
+            return CPU
         known = self._known.get(tensor.untyped_storage()._cdata)
         return META if known is None else known.device
 

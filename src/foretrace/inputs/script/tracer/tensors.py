@@ -11,7 +11,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import CPU, META, base_device
+from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
 
 
@@ -43,29 +43,56 @@ def install(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.UntypedStorage, "resize_", resize_)
     patches.set(torch.Tensor, "record_stream", lambda *_: None)
     patches.set(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
-    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: base_device(tensor).type == "cpu")
+    patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: not is_simulated(tensor))
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
     storages = recorder.storages
+    plain = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
 
     def device(tensor: torch.Tensor) -> torch.device:
-        own: torch.device = base_device(tensor)
-        if recorder.inside or own != META:
+        if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+            # DTensor and the results of collectives that run have no memory themselves.
+            tensor = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))
+        if not is_simulated(tensor):
+            own: torch.device = plain(tensor)
             return own
-        return storages.device_of(getattr(tensor, "_local_tensor", tensor))  # DTensor has no memory itself
+        return META if recorder.inside else storages.device_of(tensor)
 
     patches.set(torch.Tensor, "device", property(device))
+    wrap = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+    def wrapped(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Makes a tensor that holds others; PyTorch's engine must not see a device that this build lacks."""
+        if device is not None and torch.device(device).type == "cuda":
+            device = META
+        return wrap(*args, device=device, **kwargs)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapped))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
-    patches.set(torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1)
+    patches.set(
+        torch.Tensor, "get_device", lambda tensor: device(tensor).index if device(tensor).index is not None else -1
+    )
 
 
-_FACTORIES: Final = (
-    "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like "
-    "arange"
-).split()
+_FACTORIES: Final = [
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "zeros",
+    "zeros_like",
+    "ones",
+    "ones_like",
+    "full",
+    "full_like",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "arange",
+]
 
 
 def _install_meta(patches: Patches, recorder: Recorder) -> None:
@@ -158,7 +185,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         else:
             device, rest = first, list(args if "device" in kwargs else args[1:])
         if not is_gpu(device) and not (isinstance(first, torch.Tensor) and device.type == "cuda"):
-            if base_device(tensor) == META and (device == "cpu" or device == torch.device("cpu")):
+            if is_simulated(tensor) and (device == "cpu" or device == torch.device("cpu")):
                 return _to_host(tensor, recorder, rest, kwargs)
             return to(tensor, *args, **kwargs)
         dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
@@ -173,7 +200,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         return move(tensor, None, non_blocking, False)
 
     def cpu(tensor: torch.Tensor, **_: Any) -> Any:
-        return _to_host(tensor, recorder, [], {}) if base_device(tensor) == META else to(tensor, "cpu")
+        return _to_host(tensor, recorder, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
 
     def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -181,7 +208,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
             if not is_gpu(device):
                 more = {"requires_grad": True} if requires_grad else {}
                 return make(data, *args, device=device, **more, **kwargs)
-            if isinstance(data, torch.Tensor) and base_device(data) == META:
+            if isinstance(data, torch.Tensor) and is_simulated(data):
                 return data.to(device, kwargs.get("dtype") or data.dtype)
             moved = make(data, *args, device="cpu", **kwargs).to(device)
             return moved.requires_grad_() if requires_grad else moved
@@ -226,7 +253,7 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
             return recorder.known(tensor.detach())
 
     def is_real(tensor: torch.Tensor) -> bool:
-        if base_device(tensor) == META:
+        if is_simulated(tensor):
             return False
         return not recorder.unknown or tensor.untyped_storage()._cdata not in recorder.unknown
 
@@ -349,6 +376,21 @@ def _install_dynamic(recorder: Recorder) -> None:
             func, plan_of(func), args, kwargs, tensors_in(args, kwargs), recorder._device(tensors_in(args, kwargs), {})
         )
 
+    def put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fills where a mask says, without a look at it, or puts values at positions."""
+        indices = [index for index in args[1] if index is not None]
+        accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        one_mask = len(indices) == len(args[1]) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
+        if not one_mask or accumulates or args[2].numel() != 1:
+            return selected(func, args, kwargs)
+        # ATen/native/TensorAdvancedIndexing.cpp, canDispatchToMaskedFill
+        mask = indices[0].view(*indices[0].shape, *(1 for _ in range(args[0].dim() - indices[0].dim())))
+        fill = torch.ops.aten.masked_fill_.Scalar
+        in_place = plan_of(func).name.endswith("_")
+        target = args[0] if in_place else torch.ops.aten.clone(args[0])
+        given = tensors_in((target, mask), {})
+        return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder._device(given, {}))
+
     def masked_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
 
@@ -358,8 +400,9 @@ def _install_dynamic(recorder: Recorder) -> None:
     words = "nonzero unique_dim unique_consecutive unique_dim_consecutive _unique2 _unique bincount equal"
     for word in (*words.split(), "repeat_interleave", "nonzero_static"):
         recorder.handlers[f"aten::{word}"] = dynamic
-    for word in ("index", "index_put_", "index_put", "_index_put_impl_"):
-        recorder.handlers[f"aten::{word}"] = selected
+    recorder.handlers["aten::index"] = selected
+    for word in ("index_put_", "index_put", "_index_put_impl_"):
+        recorder.handlers[f"aten::{word}"] = put
     recorder.handlers["aten::_local_scalar_dense"] = scalar
     recorder.handlers["aten::masked_select"] = masked_select
     recorder.handlers["aten::_assert_async"] = asserted

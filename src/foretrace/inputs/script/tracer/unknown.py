@@ -108,9 +108,24 @@ def _combine(name: str) -> Callable[..., Any]:
 
 for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
     setattr(UnknownNumber, _name, _compare(_name))
-for _name in (
-    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ "
-    "__rmod__ __pow__ __rpow__ __neg__ __pos__ __abs__"
-).split():
+for _name in [
+    "__add__",
+    "__radd__",
+    "__sub__",
+    "__rsub__",
+    "__mul__",
+    "__rmul__",
+    "__truediv__",
+    "__rtruediv__",
+    "__floordiv__",
+    "__rfloordiv__",
+    "__mod__",
+    "__rmod__",
+    "__pow__",
+    "__rpow__",
+    "__neg__",
+    "__pos__",
+    "__abs__",
+]:
     setattr(UnknownNumber, _name, _combine(_name))
 UnknownNumber.__hash__ = float.__hash__  # type: ignore[method-assign]
