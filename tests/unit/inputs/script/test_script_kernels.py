@@ -69,7 +69,9 @@ def test_an_expanded_input_counts_what_it_has_in_memory() -> None:
 
 def test_an_unknown_op_is_one_pass() -> None:
     rows, listed = tensor(8, 8), [tensor(4, 4), tensor(2, 2)]
-    assert op("mylib::op", rows, listed, to=(tensor(8, 8, type=FP32),)) == (Stream("elementwise", 128 + 40, 256, element=4),)
+    assert op("mylib::op", rows, listed, to=(tensor(8, 8, type=FP32),)) == (
+        Stream("elementwise", 128 + 40, 256, element=4),
+    )
     assert (is_known("mylib::op"), is_known("aten::relu_")) == (False, True)
 
 
