@@ -168,7 +168,9 @@ def table(rows: Sequence[dict[str, Any]], machine: foretrace.Machine, cache: Pat
         if "memory" in row:
             measured_ms, peak = row["device_busy_ms"], row["memory"]["steady_allocated"]
             peaks.append(prediction.peak_bytes / peak - 1)
-            line += f"{measured_ms:8.1f}{1e3 * prediction.device_s / measured_ms - 1:7.1%}{1e3 * prediction.host_s:8.1f}"
+            line += (
+                f"{measured_ms:8.1f}{1e3 * prediction.device_s / measured_ms - 1:7.1%}{1e3 * prediction.host_s:8.1f}"
+            )
             line += f"{median(row['host_ms']):8.1f}{prediction.peak_bytes / 1e9:9.2f}{peak / 1e9:7.2f}{peaks[-1]:7.1%}"
         else:
             line += f"{'':15}{1e3 * prediction.host_s:8.1f}{'':31}"

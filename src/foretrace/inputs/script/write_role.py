@@ -80,6 +80,7 @@ class RecordedRole:
         rank: A rank that the role is of; it decides with whom its transfers are.
         window: The events.
         kernels: The kernels of each signature as text.
+        launches: How many kernels the host launches for each signature.
         costs: What the host takes.
         pace: By how much the host's time is multiplied.
     """
@@ -88,6 +89,7 @@ class RecordedRole:
     rank: int
     window: StepWindow
     kernels: Sequence[str]
+    launches: Sequence[int]
     costs: HostCosts
     pace: float
 
@@ -107,6 +109,7 @@ class RoleWriter:
         self._queues: dict[Queue, _History] = {}
         self._calls: dict[int, _Frontier] = {}
         self._host: _Frontier = ()
+        self._resumes_s = 0.0
         self._links: list[tuple[_Earlier, OpRef]] = []
         self._first_on: dict[str, OpRef] = {}
         self._layers = [layer_number(path) for path in self.recording.modules]
@@ -135,6 +138,7 @@ class RoleWriter:
             else:
                 self._hold(number, event.stream, ended)
         elif isinstance(event, HostWait):
+            self._resumes_s += host_s(event, None, self.recorded.costs) * self.recorded.pace
             self._host = _joined(self._host, *(self._issued(queue, event.until) for queue in self._awaited(event)))
         else:
             launch = self._host_op(block, number, event)
@@ -146,7 +150,9 @@ class RoleWriter:
     def _host_op(self, block: BlockBuilder, number: int, event: Launch | HostCopy | Call) -> tuple[OpRef, ...]:
         """Writes the host's part of an event; () where it neither takes time nor waits nor changes memory."""
         signature = self.recording.signatures[event.signature] if isinstance(event, Launch) else None
-        takes = host_s(event, signature, self.recorded.costs) * self.recorded.pace
+        launches = self.recorded.launches[event.signature] if isinstance(event, Launch) else 1
+        takes = host_s(event, signature, self.recorded.costs, launches) * self.recorded.pace + self._resumes_s
+        self._resumes_s = 0.0
         name = signature.op if signature is not None else _name(event)
         memory = self._memory_of(number)
         if not takes and not self._host and not memory:
@@ -327,7 +333,9 @@ class RoleWriter:
         has ended on each lane, and of one more before for each lane that another may wait for.
         """
         after, self._host = self._host, ()
-        end = self._add(after, lambda refs: block.host(END, 0.0, after=refs, **self._memory_of(self.window.end)))
+        end = self._add(
+            after, lambda refs: block.host(END, self._resumes_s, after=refs, **self._memory_of(self.window.end))
+        )
         first = list(self._first_on.values())
         names = [f"launch queue {place}" for place in range(1, len(first))]
         places = [block.host(name, 0.0, lane=name) for name in names]

@@ -307,7 +307,9 @@ def _embedding_backward(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
     gradient = given[0]
     hidden, entries = gradient.last, whole_numbers(value(inputs, 2))
     table = max(entries[0], 0) * hidden * gradient.size if len(entries) == 1 else 0
-    return Stream("embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table, element=gradient.size)
+    return Stream(
+        "embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table, element=gradient.size
+    )
 
 
 def _rows_taken(op: str, _: Inputs, given: list[Tensor]) -> Stream | None:
