@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 import foretrace
+from foretrace.inputs.script.fuse import fused
 from foretrace.inputs.script.host_costs import HostCosts, host_s
 from foretrace.inputs.script.kernels import kernel_texts
 from foretrace.inputs.script.memory import peak_bytes
@@ -134,7 +135,7 @@ def predict(job: TracedJob, trace_s: float, machine: foretrace.Machine, costs: H
         answer.step_time_s / steps,
         float(seconds[compute].sum()) / steps,
         float(np.nansum(seconds[kinds == Kind.HOST])) / steps,
-        peak_bytes(recording),
+        peak_bytes(fused(recording)),
         trace_s,
         kernel_s,
         recording,

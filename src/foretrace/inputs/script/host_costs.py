@@ -28,6 +28,7 @@ class HostCosts:
         forward_s: For an op that launches kernels in the forward, or outside of all parts of the step.
         backward_s: The same in the backward, its node of the autograd graph included.
         optimizer_s: The same in the optimizer, where single tensors are worked on: often shards that Python dispatches.
+        compiled_s: For an op or a fused kernel of a compiled region.
         kernel_s: For each kernel of an op after its first.
         view_s: For an op that launches nothing.
         module_s: For a call of a module.
@@ -43,6 +44,7 @@ class HostCosts:
     forward_s: float = 16e-6
     backward_s: float = 16e-6
     optimizer_s: float = 38e-6
+    compiled_s: float = 26e-6
     kernel_s: float = 16e-6
     view_s: float = 1.5e-6
     module_s: float = 3e-6
@@ -91,6 +93,8 @@ def _op_s(event: Launch, signature: Signature, costs: HostCosts, kernels: int) -
     """Returns the seconds of an op that launches kernels."""
     if tensors := _listed(signature):
         return costs.list_op_s + tensors * costs.listed_tensor_s
+    if event.region:
+        return costs.compiled_s
     own_s = costs.sharded_op_s if signature.op.startswith(SHARDED) else costs.launch_s(event.place.phase)
     return own_s + max(kernels - 1, 0) * costs.kernel_s
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foretrace.basics.errors import Diagnostic, InputError, collected
+from foretrace.inputs.script.fuse import fused
 from foretrace.inputs.script.groups import JobGroups, mesh_of, tokens_per_step
 from foretrace.inputs.script.host_costs import HostCosts
 from foretrace.inputs.script.kernels import kernel_texts, launch_counts, unknown_ops
@@ -25,7 +26,7 @@ def program_of(
 ) -> Program:
     """Returns a program in which every rank of the world does what a recorded rank does.
 
-    The last recorded step repeats, or all recorded steps together where they differ.
+    The last recorded step repeats, or all recorded steps together where they differ. Compiled regions are fused.
 
     Args:
         recordings: What one or more ranks issued.
@@ -38,6 +39,7 @@ def program_of(
         InputError: Ranks are missing or listed twice, no step was recorded, or ranks that meet do not agree.
     """
     _check_ranks(recordings, stands_for)
+    recordings = [fused(recording) for recording in recordings]
     windows = [window_of(recording) for recording in recordings]
     unknown = unknown_ops(recordings)
     notes = [note for recording in recordings for note in recording.diagnostics]
