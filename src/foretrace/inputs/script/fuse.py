@@ -114,6 +114,7 @@ class _Fusion:
         self._dropped: set[int] = set()
         self._gone: set[int] = set()
         self._needed_until: dict[int, int] = {}
+        self._overwritten: dict[int, int] = {}
         self._events: dict[int, Event] = {}
         self._signatures = list(recording.signatures)
         self._number_of: dict[Signature, int] = {}
@@ -241,6 +242,13 @@ class _Fusion:
         if number == len(self._signatures):
             self._signatures.append(signature)
         self._events[last.number] = last.launch._replace(signature=number, host=HostWork())
+        # A result takes the place of an input of its size that nothing reads any more.
+        free = [storage for storage in kernel.reads if storage not in kernel.writes]
+        for written in kernel.writes:
+            place = next((storage for storage in free if self._bytes(storage) == self._bytes(written)), None)
+            if place is not None:
+                free.remove(place)
+                self._overwritten[place] = last.number
 
     def _renumbered(self) -> Recording:
         old = self._recording
@@ -260,6 +268,8 @@ class _Fusion:
         until, released = self._needed_until.get(number, 0), life.released
         if released >= 0:
             released = -1 if until == -1 else max(released, until)
+            kernel = self._overwritten.get(number, -1)
+            released = kernel if 0 <= released - kernel <= 1 else released
         allocated = life.allocated if life.allocated < 0 else new_of[life.allocated]
         return life._replace(
             allocated=allocated, released=released if released < 0 else max(new_of[released], allocated)

@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.inputs.script.recording import Recording, StorageLife
+from foretrace.inputs.script.recording import Launch, Recording, StorageLife
 from foretrace.inputs.script.window import StepWindow, window_of
-from foretrace.program.columns import label
+from foretrace.inputs.torch_ops.kinds import plain_name
+from foretrace.inputs.torch_ops.products import FACTORS
+from foretrace.program.columns import Category, Phase, label
 
 ALLOCATION_BYTES: Final = 512
 """The allocator of PyTorch rounds each request up to a multiple of this (kMinBlockSize of CUDACachingAllocator.cpp)."""
+
+
+WORKSPACE_BYTES: Final = 32 << 20
+"""The workspace of cuBLAS for each thread that multiplies: PyTorch's choice for Hopper (CublasHandlePool.cpp). Older GPUs
+have 8 MiB."""
 
 
 @dataclass(slots=True)
@@ -44,6 +51,8 @@ def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[in
             where there is none.
     """
     memory = HostMemory()
+    if workspaces := workspace_bytes(recording):
+        memory.resident[label(Category.BUFFERS)] = workspaces
     before = _ops_before(window, op_after)
     for storage in recording.storages:
         size, category = rounded_bytes(storage), label(storage.category)
@@ -61,6 +70,20 @@ def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[in
     return memory
 
 
+def workspace_bytes(recording: Recording) -> int:
+    """Returns what cuBLAS holds: a workspace for the script's thread, and one for that of the autograd engine."""
+    multiplies = {
+        number for number, signature in enumerate(recording.signatures) if plain_name(signature.op) in FACTORS
+    }
+    backward = (Phase.BACKWARD, Phase.RECOMPUTE)
+    threads = {
+        event.place.phase in backward
+        for event in recording.events
+        if isinstance(event, Launch) and event.signature in multiplies
+    }
+    return len(threads) * WORKSPACE_BYTES
+
+
 def is_held(storage: StorageLife, event: int) -> bool:
     """Whether a storage is there before an event and what its op allocates."""
     return storage.allocated < event and not 0 <= storage.released <= event
@@ -69,7 +92,8 @@ def is_held(storage: StorageLife, event: int) -> bool:
 def peak_bytes(recording: Recording) -> int:
     """Returns the most bytes that the allocator holds at once within the recorded step."""
     window = window_of(recording)
-    held = sum(rounded_bytes(storage) for storage in recording.storages if is_held(storage, window.first))
+    held = workspace_bytes(recording)
+    held += sum(rounded_bytes(storage) for storage in recording.storages if is_held(storage, window.first))
     peak = held
     for _, turn, size in sorted(_changes(recording, window)):
         held += size if turn == _ALLOCATES else -size
