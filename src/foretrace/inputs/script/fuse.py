@@ -36,8 +36,21 @@ from foretrace.inputs.torch_ops.tensors import Tensor, tensors
 from foretrace.program.columns import Phase
 
 KEPT: Final = frozenset(
-    "embedding_dense_backward scatter scatter_add index_put index_put_impl unsafe_index_put index_add sort argsort topk "
-    "grouped_mm scaled_grouped_mm nonzero".split()
+    [
+        "embedding_dense_backward",
+        "scatter",
+        "scatter_add",
+        "index_put",
+        "index_put_impl",
+        "unsafe_index_put",
+        "index_add",
+        "sort",
+        "argsort",
+        "topk",
+        "grouped_mm",
+        "scaled_grouped_mm",
+        "nonzero",
+    ]
 )
 """Ops besides products, attention and convolutions that Inductor does not fuse with others."""
 
@@ -99,7 +112,9 @@ class _Kernel:
 
 
 def fused(recording: Recording) -> Recording:
-    """Returns a recording with the kernels of its compiled regions; the same one where it has none."""
+    """Returns a recording with the kernels of its compiled regions; the same one where it has none, or has them already."""
+    if any(signature.op in (FUSED, FUSED_SOFTMAX) for signature in recording.signatures):
+        return recording
     if not any(isinstance(event, Launch) and event.region for event in recording.events):
         return recording
     return _Fusion(recording).result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -132,13 +132,19 @@ def current(log: EventLog) -> Stream:
     return stream
 
 
-@contextlib.contextmanager
-def _use_stream(stream: Stream | None) -> Iterator[None]:
-    if stream is None:
-        yield
-        return
-    with stream:
-        yield
+class StreamContext(contextlib.ContextDecorator):
+    """Makes a stream current within: `torch.cuda.stream`."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__()
 
 
 class _Nothing:
@@ -199,8 +205,8 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
         "current_stream": lambda *_: current(log),
         "default_stream": lambda *_: Stream(number=0),
         "set_stream": lambda stream: setattr(log, "stream", stream.number),
-        "stream": _use_stream,
-        "StreamContext": _use_stream,
+        "stream": StreamContext,
+        "StreamContext": StreamContext,
         "synchronize": synchronize,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -290,7 +296,9 @@ def _install_accelerator(patches: Patches, answers: dict[str, Any], nothing: Cal
             patches.set(accelerator, name, answer)
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _refused(name: str) -> type:
+    """Returns a class, which annotations may name, that cannot be made."""
+
     def refuse(*_: Any, **__: Any) -> Any:
         from foretrace.inputs.script.tracer.unknown import CannotTrace
 
@@ -298,4 +306,4 @@ def _refused(name: str) -> Callable[..., Any]:
             "unsupported-op", f"{name} captures what a GPU runs, which a traced script has not", "trace the eager step"
         )
 
-    return refuse
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})

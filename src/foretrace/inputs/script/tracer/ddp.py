@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
-from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.unknown import CannotTrace
@@ -20,11 +23,8 @@ BUCKET_MB: Final = 25
 BROADCAST_BYTES: Final = 250 << 20
 """Sizes of buckets of gradients and of buffers (torch/nn/parallel/distributed.py, reducer.hpp)."""
 
-_HOOK_TYPES: Final = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
-"""The type in which known hooks send gradients."""
 
-
-def install_ddp(patches: Patches, recorder: Recorder, notes: list[Diagnostic]) -> None:
+def install_ddp(patches: Patches, recorder: Recorder) -> None:
     """Makes `DistributedDataParallel` reduce gradients through `GradientBuckets`."""
 
     def init(self: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0,
@@ -46,27 +46,36 @@ def install_ddp(patches: Patches, recorder: Recorder, notes: list[Diagnostic]) -
         self.device_type = self.device.type
         cap = int((BUCKET_MB if bucket_cap_mb is None else bucket_cap_mb) * (1 << 20))
         object.__setattr__(self, "_gradients", GradientBuckets(self, recorder, cap))
+        # The schedules of pipelines prepare the last backward themselves.
+        self.reducer = SimpleNamespace(prepare_for_backward=self._gradients.begin)
         del init_sync, check_reduction
 
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and self.require_backward_grad_sync:
-            self._gradients.begin()
+        synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
         if self.broadcast_buffers and self.require_forward_param_sync and self.training:
             _broadcast_buffers(self)
         self.require_forward_param_sync = self.require_backward_grad_sync
-        return self.module(*inputs, **kwargs)
+        if synchronizes:
+            self._gradients.rebuild()
+        output = self.module(*inputs, **kwargs)
+        if synchronizes:
+            self._gradients.begin(_tensors(output))
+        return output
 
     def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
-        del state
-        name = getattr(hook, "__name__", "")
-        if name not in (*_HOOK_TYPES, "allreduce_hook"):
-            text = f"DDP's communication hook {name} is taken for a plain all-reduce"
-            notes.append(Diagnostic("warning", "assumed", text))
-        self._gradients.sent_as = _HOOK_TYPES.get(name)
+        self._gradients.hook = partial(hook, state)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise CannotTrace(
+            "unsupported-op",
+            "the hooks that DDP has in C++ cannot be traced",
+            "register_comm_hook(None, allreduce_hook)",
+        )
 
     patches.set(DistributedDataParallel, "__init__", init)
     patches.set(DistributedDataParallel, "forward", forward)
     patches.set(DistributedDataParallel, "register_comm_hook", register_comm_hook)
+    patches.set(DistributedDataParallel, "_register_builtin_comm_hook", refuse)
     patches.set(DistributedDataParallel, "_set_static_graph", lambda *_: None)
 
 
@@ -85,6 +94,25 @@ def _broadcast_buffers(ddp: Any) -> None:
                 at += buffer.numel()
 
 
+def _tensors(output: Any) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(output) if isinstance(value, torch.Tensor)]
+
+
+def _used_parameters(outputs: Sequence[torch.Tensor]) -> set[int]:
+    """Returns the parameters from which outputs were computed, by their identity."""
+    nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen, used = set(nodes), set()
+    while nodes:
+        node: Any = nodes.pop()
+        if hasattr(node, "variable"):
+            used.add(id(node.variable))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    return used
+
+
 class _Bucket:
     """Gradients that are reduced together: the parameters, their memory, and what is missing."""
 
@@ -98,7 +126,39 @@ class _Bucket:
             self.views[id(parameter)] = self.flat[at : at + parameter.numel()].view(parameter.size())
             at += parameter.numel()
         self.missing = len(parameters)
-        self.work: Any = None
+        self.result: Any = None
+        """The future of what the bucket is reduced to."""
+
+
+class HookBucket:
+    """A bucket as a communication hook sees it: `torch.distributed.GradBucket`."""
+
+    def __init__(self, bucket: _Bucket, index: int, *, is_last: bool) -> None:
+        self._bucket, self._index, self._is_last = bucket, index, is_last
+
+    def index(self) -> int:
+        """Returns the position of the bucket."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Returns whether it is the last bucket of the pass."""
+        return self._is_last
+
+    def buffer(self) -> torch.Tensor:
+        """Returns the gradients in one tensor."""
+        return self._bucket.flat
+
+    def set_buffer(self, tensor: torch.Tensor) -> None:
+        """Replaces the gradients."""
+        self._bucket.flat = tensor
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Returns the gradient of each parameter, as a part of the buffer."""
+        return list(self._bucket.views.values())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Returns the parameters."""
+        return self._bucket.parameters
 
 
 class GradientBuckets:
@@ -110,7 +170,7 @@ class GradientBuckets:
 
     def __init__(self, ddp: Any, recorder: Recorder, cap_bytes: int) -> None:
         self._ddp, self._recorder, self._cap_bytes = ddp, recorder, cap_bytes
-        self.sent_as: torch.dtype | None = None
+        self.hook: Callable[[Any], Any] | None = None
         self._parameters = [p for p in ddp.module.parameters() if p.requires_grad]
         self._ready: list[nn.Parameter] = []
         self._buckets: list[_Bucket] = []
@@ -123,16 +183,24 @@ class GradientBuckets:
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._became_ready)
 
-    def begin(self) -> None:
-        """Prepares for a backward pass that reduces gradients."""
+    def rebuild(self) -> None:
+        """Makes buckets in the order in which gradients became ready."""
         unused = self._ddp.find_unused_parameters and not self._ddp.static_graph
         if not self._rebuilt and not unused and len(self._ready) == len(self._parameters):
             self._build(self._ready, [FIRST_BUCKET_BYTES, self._cap_bytes], reverse=False)
             self._rebuilt = True
+
+    def begin(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Prepares for a backward pass that reduces gradients, from these outputs."""
         self._ready = []
         self._active, self._next, self._queued = True, 0, False
         for bucket in self._buckets:
-            bucket.missing, bucket.work = len(bucket.parameters), None
+            bucket.missing, bucket.result = len(bucket.parameters), None
+        if self._ddp.find_unused_parameters and not (self._ddp.static_graph and self._rebuilt):
+            used = _used_parameters(outputs)
+            for parameter in self._parameters:
+                if id(parameter) not in used:
+                    self._of[id(parameter)].missing -= 1
 
     def _build(self, parameters: list[nn.Parameter], limits: list[int], *, reverse: bool) -> None:
         self._buckets.clear()
@@ -165,8 +233,9 @@ class GradientBuckets:
         size = self._ddp.process_group.size()
         with torch.no_grad():
             if gradient.untyped_storage()._cdata == bucket.flat.untyped_storage()._cdata:
-                view.div_(size)
-            elif self.sent_as is not None:
+                if self.hook is None:
+                    view.div_(size)
+            elif self.hook is not None:  # which divides
                 view.copy_(gradient)
             else:
                 torch.mul(gradient, 1.0 / size, out=view)
@@ -174,14 +243,13 @@ class GradientBuckets:
                 parameter.grad = view
 
     def _reduce(self, bucket: _Bucket) -> None:
-        sent = bucket.flat
         with torch.no_grad():
-            if self.sent_as is not None and sent.dtype != self.sent_as:
-                sent = sent.to(self.sent_as).div_(self._ddp.process_group.size())
-            bucket.work = dist.all_reduce(sent, group=self._ddp.process_group, async_op=True)
-            if sent is not bucket.flat:
-                bucket.work.wait()
-                bucket.flat.copy_(sent)
+            if self.hook is None:
+                bucket.result = dist.all_reduce(bucket.flat, group=self._ddp.process_group, async_op=True).get_future()
+            else:
+                index = self._next
+                seen = HookBucket(bucket, index, is_last=index == len(self._buckets) - 1)
+                bucket.result = self.hook(seen)
 
     def _finish(self) -> None:
         """Waits for all buckets, and copies gradients back out of them."""
@@ -191,10 +259,18 @@ class GradientBuckets:
                 used = torch.ones(len(self._parameters), dtype=torch.int32).to(self._ddp.device, non_blocking=True)
                 dist.all_reduce(used, group=self._ddp.process_group)
             for bucket in self._buckets:
-                if bucket.work is None:
-                    continue
-                bucket.work.wait()
-                if not self._ddp.gradient_as_bucket_view:
-                    for parameter in bucket.parameters:
-                        if parameter.grad is not None:
-                            parameter.grad.copy_(bucket.views[id(parameter)])
+                if bucket.result is not None:
+                    self._take(bucket, bucket.result.wait())
+
+    def _take(self, bucket: _Bucket, result: Any) -> None:
+        """Copies the reduced gradients of a bucket to where the parameters have them."""
+        flat = result[0] if isinstance(result, list) else result
+        views = self._ddp.gradient_as_bucket_view
+        if flat.untyped_storage()._cdata == bucket.flat.untyped_storage()._cdata and views:
+            return
+        at = 0
+        for parameter in bucket.parameters:
+            reduced = flat[at : at + parameter.numel()].view(parameter.size())
+            at += parameter.numel()
+            if parameter.grad is not None:
+                parameter.grad.copy_(reduced)

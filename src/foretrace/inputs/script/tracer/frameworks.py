@@ -14,14 +14,16 @@ from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
 from foretrace.inputs.script.tracer.storages import is_simulated
+from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 
 def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailbox, notes: list[Diagnostic]) -> None:
     """Replaces what a traced script cannot run as it is."""
     from foretrace.inputs.script.tracer.ddp import install_ddp
 
-    install_ddp(patches, recorder, notes)
+    install_ddp(patches, recorder)
     _install_shards(patches)
+    _install_offload(patches)
     _install_pipelines(patches, mailbox)
     _install_scaler(patches, recorder)
     _install_compiler(patches, places, notes)
@@ -55,6 +57,28 @@ def _install_shards(patches: Patches) -> None:
     for module in (_fsdp_common, _fsdp_param):
         if hasattr(module, "_chunk_with_empty"):
             patches.set(module, "_chunk_with_empty", lambda tensor, num_chunks, dim: _Shards(tensor, num_chunks, dim))
+
+
+def _install_offload(patches: Patches) -> None:
+    """Refuses parameters that live on the host, where the optimizer would run."""
+    from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FullyShardedDataParallel
+
+    def refuse(name: str) -> None:
+        text = f"{name} runs the optimizer on the host, whose time is not known"
+        raise CannotTrace("unsupported-op", text, "trace without offload")
+
+    def made(_: Any, *args: Any, **kwargs: Any) -> None:
+        refuse("CPUOffloadPolicy")
+
+    start = FullyShardedDataParallel.__init__
+
+    def init(self: Any, *args: Any, cpu_offload: CPUOffload | None = None, **kwargs: Any) -> None:
+        if cpu_offload is not None and cpu_offload.offload_params:
+            refuse("CPUOffload")
+        start(self, *args, cpu_offload=cpu_offload, **kwargs)
+
+    patches.set(CPUOffloadPolicy, "__init__", made)
+    patches.set(FullyShardedDataParallel, "__init__", init)
 
 
 def _install_pipelines(patches: Patches, mailbox: Mailbox) -> None:
@@ -99,8 +123,8 @@ def _install_scaler(patches: Patches, recorder: Recorder) -> None:
     """Makes gradient scalers find finite gradients, after the host has waited for the answer as they do."""
 
     def step(_: Any, optimizer: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        for found in state["found_inf_per_device"].values():
-            recorder.log.copy(found.element_size(), to_host=True, blocking=True)
+        for overflow in state["found_inf_per_device"].values():
+            recorder.log.copy(overflow.element_size(), to_host=True, blocking=True)
         return optimizer.step(*args, **kwargs)
 
     patches.set(torch.amp.GradScaler, "_maybe_opt_step", step)
@@ -130,8 +154,12 @@ def _install_compiler(patches: Patches, places: Places, notes: list[Diagnostic])
         return mark(model)
 
     def compile_module(module: nn.Module, *_: Any, **__: Any) -> None:
-        module.forward = mark(module.forward)  # type: ignore[method-assign]
+        module.forward = mark(module.forward)
 
+    def script(code: Any, *_: Any, **__: Any) -> Any:
+        return code  # replaced functions cannot be compiled, and TorchScript launches what they launch
+
+    patches.set(torch.jit, "script", script)
     patches.set(torch, "compile", compile_)
     patches.set(nn.Module, "compile", compile_module)
 

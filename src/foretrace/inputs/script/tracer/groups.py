@@ -18,7 +18,7 @@ from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostW
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
-from foretrace.inputs.script.tracer.storages import META, is_simulated
+from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
 from foretrace.program.columns import Collective, Phase
 
 BACKEND: Final = "foretrace"
@@ -62,14 +62,50 @@ class RecordedWork(dist.Work):
         """Returns the tensors of the call."""
         return self._results
 
-    def get_future(self) -> Any:
-        """Returns a future that is done."""
-        future: Any = torch.futures.Future()
-        future.set_result(self._results)
-        return future
+    def get_future(self) -> RecordedFuture:
+        """Returns a future of the tensors of the call."""
+        return RecordedFuture(self._book, self._results, self.wait)
 
     def _source_rank(self) -> int:
         return 0
+
+
+class RecordedFuture(torch.futures.Future[Any]):
+    """The future of a call: what follows it runs on a stream of its own, as in PyTorch's CUDA futures."""
+
+    def __init__(self, book: GroupBook, value: Any, wait: Callable[[], object]) -> None:
+        super().__init__()
+        self._book, self._value, self._wait = book, value, wait
+        super().set_result(value)
+
+    def wait(self) -> Any:
+        """The current stream waits for the future."""
+        self._wait()
+        return self._value
+
+    def value(self) -> Any:
+        """Returns the tensors."""
+        return self._value
+
+    def done(self) -> bool:
+        """Returns whether the future has ended, which is assumed."""
+        return True
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        """Runs a callback on the stream of futures, after the call."""
+        log, stream = self._book.log, self._book.future_stream()
+        before, log.stream = log.stream, stream
+        try:
+            self._wait()
+            result = callback(self)
+        finally:
+            log.stream = before
+        until = log.next_number
+        return RecordedFuture(self._book, result, lambda: log.wait_for_stream(log.stream, stream, until))
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Runs a callback on the stream of futures, after the call."""
+        self.then(callback)
 
 
 class RecordedGroup(dist.ProcessGroup):
@@ -260,6 +296,9 @@ class RecordedGroup(dist.ProcessGroup):
     def exchange(self, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]]) -> RecordedWork:
         """Sends to some ranks and receives from others in one call; positions are those in the group."""
         self._book.forget([tensor for _, tensor in receives])
+        for _, tensor in sends:
+            if isinstance(tensor, AsyncCollectiveTensor):
+                tensor.trigger_wait()
         tensors = [tensor for _, tensor in (*sends, *receives)]
         sizes: dict[int, int] = {}
         for peer, tensor in sends:
@@ -280,6 +319,49 @@ class RecordedGroup(dist.ProcessGroup):
         return self.ranks[position]
 
 
+def _waited(value: Any) -> Any:
+    """Returns arguments of a call in which the results of functional collectives are waited for."""
+    if isinstance(value, AsyncCollectiveTensor):
+        return value.trigger_wait()
+    if isinstance(value, list | tuple):
+        return type(value)(map(_waited, value))
+    return value
+
+
+def _waiting(call: Callable[..., RecordedWork]) -> Callable[..., RecordedWork]:
+    def called(group: RecordedGroup, *args: Any, **kwargs: Any) -> RecordedWork:
+        return call(group, *map(_waited, args), **kwargs)
+
+    return called
+
+
+# Calls go to groups in Python directly, and not through an op that would wait for its arguments.
+for _name in [
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "broadcast",
+    "allgather",
+    "all_gather_single",
+    "_allgather_base",
+    "gather",
+    "scatter",
+    "send",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "alltoall",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all_single",
+    "alltoall_base",
+    "exchange",
+]:
+    setattr(RecordedGroup, _name, _waiting(getattr(RecordedGroup, _name)))
+
+
 def _size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -293,8 +375,15 @@ class GroupBook:
         self._numbers: dict[int, int] = {}
         self._groups: list[RecordedGroup] = []
         self._families: list[tuple[str, list[tuple[int, ...]]]] = []
+        self._future_stream = -1
         self._pending: dict[int, int] = {}
         """The call that writes to a storage, by the address of the storage."""
+
+    def future_stream(self) -> int:
+        """Returns the stream on which callbacks of futures run."""
+        if self._future_stream < 0:
+            self._future_stream = self.log.new_stream()
+        return self._future_stream
 
     def finished(self) -> list[Group]:
         """Returns the groups that calls refer to."""
@@ -326,6 +415,8 @@ class GroupBook:
         **more: Any,
     ) -> RecordedWork:
         """Records a call of a group and returns its handle."""
+        if isinstance(like, AsyncCollectiveTensor):
+            like = like.trigger_wait()  # a call that is passed on must have ended
         if like is not None and self._is_of_host(like):
             return RecordedWork(self, -1, results)
         number = self._numbers.get(id(group))
@@ -337,7 +428,8 @@ class GroupBook:
         return RecordedWork(self, self.log.call(call), results)
 
     def _is_of_host(self, tensor: torch.Tensor) -> bool:
-        return self.recorder.storages.device_of(tensor).type != "cuda"
+        # Memory of no known device can only come from a GPU's: calls on meta tensors do not exist.
+        return self.recorder.storages.device_of(tensor) == CPU
 
     def _described(self, group: RecordedGroup, number: int) -> Group:
         ranks = group.ranks

@@ -53,6 +53,8 @@ def _fork(folder: Path, request: dict[str, Any], rank: int) -> int:
     try:
         _redirect(folder / f"rank-{rank}.out")
         code = _trace(folder, request, rank)
+    except BaseException as error:
+        code = _fail_as(folder, rank, error)
     finally:
         sys.stdout.flush()
         os._exit(code)

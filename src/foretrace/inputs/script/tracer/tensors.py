@@ -12,7 +12,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
-from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
+from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
 
 
 class Generator(torch.Generator):
@@ -33,6 +33,8 @@ def install(patches: Patches, recorder: Recorder) -> None:
     _install_moves(patches, recorder)
     _install_values(patches, recorder)
     _install_dynamic(recorder)
+    _install_addresses(patches)
+    _install_data(patches)
     resize = torch.UntypedStorage.resize_
 
     def resize_(raw: Any, size: int) -> Any:
@@ -46,9 +48,70 @@ def install(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.Tensor, "is_pinned", lambda tensor, *_, **__: not is_simulated(tensor))
 
 
+class _DeviceType(type):
+    """Makes `torch.device(0)` the first GPU, for which PyTorch asks an accelerator that its build does not have."""
+
+    plain: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and type(args[0]) is int and not kwargs:
+            return cls.plain("cuda", args[0])
+        return cls.plain(*args, **kwargs)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.plain)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return kind is cls or issubclass(kind, cls.plain)
+
+
+def _install_addresses(patches: Patches) -> None:
+    """Gives memory without data addresses that differ."""
+    plain, plain_of_storage = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
+
+    def address(raw: Any) -> int:
+        return raw._cdata if raw.nbytes() else 0
+
+    def of_tensor(tensor: torch.Tensor) -> int:
+        if not is_simulated(tensor):
+            return plain(tensor)
+        return address(tensor.untyped_storage()) + tensor.storage_offset() * tensor.element_size()
+
+    def of_storage(raw: Any) -> int:
+        return address(raw) if raw.device.type == "meta" else plain_of_storage(raw)
+
+    patches.set(torch.Tensor, "data_ptr", of_tensor)
+    patches.set(torch.UntypedStorage, "data_ptr", of_storage)
+
+
+def _install_data(patches: Patches) -> None:
+    """Lets a tensor of the host become one of the GPU, as `Module.to` does by setting `data`."""
+    plain = torch._C.TensorBase.data
+    compatible = torch._has_compatible_shallow_copy_type
+
+    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if is_simulated(tensor) == is_simulated(value):
+            plain.__set__(tensor, value)
+            return
+        with torch.no_grad():
+            made: Any = torch.nn.Parameter(value.detach(), tensor.requires_grad)
+            if not isinstance(tensor, torch.nn.Parameter):
+                made = value.detach().requires_grad_(tensor.requires_grad)
+        torch.utils.swap_tensors(tensor, made)
+
+    def is_compatible(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+        moves = type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_simulated(tensor) != is_simulated(value)
+        return moves or compatible(tensor, value)
+
+    patches.set(torch.Tensor, "data", property(plain.__get__, set_data))
+    patches.set(torch, "_has_compatible_shallow_copy_type", is_compatible)
+
+
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
     storages = recorder.storages
-    plain = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+    members = {"plain": torch.device, "__module__": "torch", "__qualname__": "device"}
+    patches.set(torch, "device", _DeviceType("device", (), members))
+    plain = torch._C.TensorBase.device.__get__
 
     def device(tensor: torch.Tensor) -> torch.device:
         if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
@@ -59,16 +122,16 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
             return own
         return META if recorder.inside else storages.device_of(tensor)
 
+    plain_subclass = torch.Tensor._make_wrapper_subclass
+
+    def make_subclass(cls: Any, size: Any, *args: Any, device: Any = None, **given: Any) -> Any:
+        # The autograd engine asks a device of wrapped tensors, too, and PyTorch without CUDA aborts for a GPU.
+        named = None if device is None else torch.device(device)
+        real = META if named is not None and named.type == "cuda" else named
+        return plain_subclass(cls, size, *args, device=real, **given)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_subclass))
     patches.set(torch.Tensor, "device", property(device))
-    wrap = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-
-    def wrapped(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        """Makes a tensor that holds others; PyTorch's engine must not see a device that this build lacks."""
-        if device is not None and torch.device(device).type == "cuda":
-            device = META
-        return wrap(*args, device=device, **kwargs)
-
-    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapped))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
@@ -150,9 +213,8 @@ def _install_groups(patches: Patches, recorder: Recorder) -> None:
     plain = torch._C._group_tensors_by_device_and_dtype
 
     def grouped(lists: Any, with_indices: bool = False) -> Any:
-        found = plain(lists, with_indices)
         result = {}
-        for (device, dtype), (tensors, indices) in found.items():
+        for (device, dtype), (tensors, indices) in plain(lists, with_indices).items():
             if device == META:
                 first = next(tensor for tensor in tensors[0] if tensor is not None)
                 device = recorder.storages.device_of(first)
@@ -186,7 +248,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
             device, rest = first, list(args if "device" in kwargs else args[1:])
         if not is_gpu(device) and not (isinstance(first, torch.Tensor) and device.type == "cuda"):
             if is_simulated(tensor) and (device == "cpu" or device == torch.device("cpu")):
-                return _to_host(tensor, recorder, rest, kwargs)
+                return _to_host(tensor, rest, kwargs)
             return to(tensor, *args, **kwargs)
         dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
         flags = [value for value in rest if isinstance(value, bool)]
@@ -200,7 +262,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         return move(tensor, None, non_blocking, False)
 
     def cpu(tensor: torch.Tensor, **_: Any) -> Any:
-        return _to_host(tensor, recorder, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
+        return _to_host(tensor, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
 
     def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -232,7 +294,7 @@ def _default_device() -> torch.device:
     return CPU
 
 
-def _to_host(tensor: torch.Tensor, recorder: Recorder, rest: list[Any], kwargs: dict[str, Any]) -> Any:
+def _to_host(tensor: torch.Tensor, rest: list[Any], kwargs: dict[str, Any]) -> Any:
     dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), tensor.dtype)
     flags = [value for value in rest if isinstance(value, bool)]
     non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
@@ -361,6 +423,8 @@ def _install_dynamic(recorder: Recorder) -> None:
         for index in args[1]:
             if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
                 values = recorder.known(index)
+                if values is None and asked_by("torch/nn/modules/_functions.py"):
+                    values = torch.ones(index.size(), dtype=index.dtype)  # SyncBatchNorm: ranks that have samples
                 if values is None:
                     raise CannotTrace(
                         "needs-value",
@@ -391,7 +455,7 @@ def _install_dynamic(recorder: Recorder) -> None:
         given = tensors_in((target, mask), {})
         return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder._device(given, {}))
 
-    def masked_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def masked_select(_: Any, args: tuple[Any, ...], __: Any) -> Any:
         return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
 
     def asserted(*_: Any) -> None:
