@@ -1,10 +1,10 @@
 """Fuses the ops of compiled regions as PyTorch's Inductor does, before a recording is written as a program.
 
-The model: products, attention, convolutions and ops that scatter or sort stay as they are. All others between them fuse.
-Ops of one phase belong to one kernel where they follow the same number of kept ops, and one reads what another writes
-or what it reads as well, over as many elements. A kernel reads each storage that it does not make once, and writes what
-others read. Ops that do the same with the same inputs run once. The backward makes again what the forward would only
-keep for it, from what that was made of, unless it is much smaller (min-cut partitioning in functorch's partitioners.py).
+The model: products, attention, convolutions and ops that scatter or sort stay as they are. All others fuse. Ops of one
+phase belong to one kernel where they follow the same number of kept ops, and one reads what another writes or, over as
+many elements, what it reads. A kernel reads each storage that it does not make once, and writes what others read. Ops
+that do the same with the same inputs run once. The backward makes again what the forward would only keep for it, unless
+it is much smaller than what it is made of (min-cut partitioning, functorch's partitioners.py).
 """
 
 from __future__ import annotations
