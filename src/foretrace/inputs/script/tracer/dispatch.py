@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from threading import local
 from typing import Any, Final
 
 import torch
@@ -119,6 +120,18 @@ _READS: Final = frozenset(
         "_index_put_impl_",
     ]
 )
+_INLINED: Final = frozenset(
+    [
+        "wrap",
+        "wrap_activation_checkpoint",
+        "wrap_with_autocast",
+        "wrap_with_set_grad_enabled",
+        "tag_activation_checkpoint",
+        "invoke_subgraph",
+    ]
+)
+"""Operators of operators that run the one they are given, and nothing else."""
+
 _RANDOM_REALS: Final = frozenset(["rand", "randn", "normal", "rand_like", "randn_like"])
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -182,6 +195,10 @@ def replaced(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
+class _Local(local):
+    inside: bool = False
+
+
 class Recorder(TorchDispatchMode):
     """The dispatch mode under which a script runs.
 
@@ -194,13 +211,21 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.log, self.storages = log, storages
         self.handlers: dict[str, Handler] = {}
-        self.inside = False
-        """Whether an op is being run, so that tensors show the device they have."""
+        self._local = _Local()
         self.asked_for_meta = 0
         """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
         which makes a tensor like a simulated one, and means the GPU."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether this thread is running an op, so that tensors show the device they have."""
+        return self._local.inside
+
+    @inside.setter
+    def inside(self, value: bool) -> None:
+        self._local.inside = value
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -222,7 +247,7 @@ class Recorder(TorchDispatchMode):
 
     def _run_inner(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the op that an operator of operators was given."""
-        for at, value in enumerate(args):
+        for at, value in enumerate(args if func.name() in _INLINED else ()):
             if callable(value):
                 with self:
                     return value(*args[at + 1 :], **kwargs)
@@ -330,7 +355,12 @@ class Recorder(TorchDispatchMode):
                 args = tuple(replaced(value, self._sized) for value in args)
                 kwargs = {name: replaced(value, self._sized) for name, value in kwargs.items()}
                 break
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except NotImplementedError:
+            name = func._schema.name
+            text = f"PyTorch does not know the sizes of what {name} returns without running it"
+            raise CannotTrace("unsupported-op", text, "write it with other ops, or leave it out") from None
 
     def _sized(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the meta device with the sizes of a real one."""
