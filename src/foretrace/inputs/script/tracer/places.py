@@ -36,7 +36,8 @@ class Places:
     """Follows modules, backward passes and optimizer steps of a script.
 
     A step ends with the last `Optimizer.step` before the next forward pass, once every optimizer of the script has
-    stepped, or one has stepped `MAX_REPEATS` times. `last_step` is the number of the last step
+    stepped, or one has stepped `MAX_REPEATS` times. In a script without optimizers a step ends where the next forward
+    pass follows a backward. `last_step` is the number of the last step
     to record, from 0; when it has ended, `TraceComplete` is raised where the next forward begins.
 
     Attributes:
@@ -125,6 +126,7 @@ class Places:
 
     def finish_step(self) -> None:
         """Ends the step that the last optimizer step closed."""
+        self._end_without_optimizer()
         if self._stepped is not None:
             self.ends.append(self._stepped)
             self._stepped = None
@@ -145,6 +147,7 @@ class Places:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._stack and not self._backward_depth and torch.is_grad_enabled():
+            self._end_without_optimizer()
             if self._stepped is not None and self._all_stepped():
                 self._next_step()
             self._forwards += 1
@@ -154,6 +157,10 @@ class Places:
             number = self._learn(module)
         self._stack.append(number)
         self._mark(number)
+
+    def _end_without_optimizer(self) -> None:
+        if self._backwards and not self._optimizers and not self._steps_of:
+            self._stepped = self._log.next_number
 
     def _all_stepped(self) -> bool:
         if max(self._steps_of.values(), default=0) >= MAX_REPEATS:
