@@ -21,6 +21,7 @@ COMMAND_LINES: Final = {
     "plan": "plan gpt2 --gpus 4 --gbs 4 --seq 128 --cluster a100-dgx --tp 1,2 --pp 1 --mbs 1 --time 0.2s",
     "memory": "memory gpt2 --gpus 8 --pp 2 --gbs 8 --seq 128 --cluster a100-dgx",
     "simulate": "simulate job.yaml",
+    "trace": "trace missing.py --world 8 --args '--layers 4'",  # no script is run
     "sweep": "sweep gpt2 --gpus 4 --gbs 8 --seq 128 --cluster a100-dgx --over tp=1,2",
     "network": "network all-reduce 1MiB --cluster h100-dgx --ranks 16",
     "compare": "compare gpt2 --gpus 4 --gbs 8 --seq 128 --cluster a100-dgx --with tp=2",
@@ -160,6 +161,7 @@ API_CALLS: Final = {
     "schedule": "schedule('1f1b', 4, 8, chunks=1)",
     "simulate": "simulate('job.yaml', 'a100-dgx', foretrace.Scenario(), executor='auto', folded=True, explain=True,"
     " even_if_oom=False, try_changes=False)",
+    "trace": "trace(world=16, rank=3, gpus_per_node=4, steps=(1, 2), unknown=1.0, routing='balanced')",
 }
 """A call of every public name that users call: right, or nearly so."""
 
@@ -169,6 +171,7 @@ RESULTS: Final = {
     "plan": ("PlanSearch",),
     "save": ("Program",),
     "simulate": ("Answer", "Timeline"),
+    "trace": ("ScriptTrace", "trace_step"),  # the latter runs code of its caller
 }
 """Public names that users receive and do not call, by the function that returns or takes them."""
 

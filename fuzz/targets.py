@@ -364,6 +364,12 @@ TARGETS: Final = (
         ),
     ),
     Target(
+        "script",
+        samples.scripts,
+        ("inspect {file}", "trace {file}", "simulate {file} --cluster h100-dgx -- --layers 4", "python:job {file}"),
+        inputs=("script",),
+    ),
+    Target(
         "routing",
         samples.routings,
         ("memory config.json --gpus 4 --ep 4 --gbs 4 --cluster h100-dgx --routing routing.txt",),

@@ -79,8 +79,8 @@ JOBS: Final[dict[tuple[str, str], tuple[str, tuple[str, ...]]]] = {
 }
 """By command and option, or format: the name of the output, and the words of the command."""
 
-NOT_RUN: Final = {("measure", "--out")}
-"""Outputs that need a GPU."""
+NOT_RUN: Final = {("measure", "--out"), ("trace", "--output")}
+"""Outputs that need a GPU, or PyTorch."""
 
 _SIZES = "layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,gpus,dtype,tp,mbs,gbs,recompute"
 _RUN = "GPT 22B,48,6144,24576,64,64,51200,2048,A100-80GB SXM,8,FP16,8,4,4,full"

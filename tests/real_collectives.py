@@ -65,7 +65,7 @@ def _log_rank(log: Path, script: str, arguments: list[str]) -> None:
             space, _, name = func._schema.name.partition("::")
             if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
                 return NotImplemented  # they unwrap what they hold, and the op comes again
-            if space in ("c10d", "_c10d_functional") and name != "wait_tensor":
+            if space in ("c10d", "_c10d_functional") and name not in _OTHERS:
                 calls.append(_describe(space, name, args))
             return func(*args, **(kwargs or {}))
 
@@ -76,6 +76,9 @@ def _log_rank(log: Path, script: str, arguments: list[str]) -> None:
     first, last = ends[-2:]
     log.write_text(json.dumps(calls[first:last]))
 
+
+_OTHERS = ("wait_tensor", "_wrap_tensor_autograd")
+"""Ops that exchange nothing."""
 
 _REDUCTIONS = ("sum", "avg", "max", "min", "product", "SUM", "AVG", "MAX", "MIN")
 
@@ -110,7 +113,7 @@ def _describe(space: str, name: str, args: Any) -> Logged:
 
     group: Any = None
     for arg in args:
-        if isinstance(arg, torch.ScriptObject):
+        if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":
             group = dist.ProcessGroup.unbox(arg)
         elif isinstance(arg, dist.ProcessGroup):
             group = arg

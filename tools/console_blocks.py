@@ -39,7 +39,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 EXTENDED: Final = ROOT / "docs" / "extending.md"
 """Its commands need what its recipes add: tests/unit/test_extending.py runs them on a changed copy of the package."""
 ELISION: Final = "…"
-EXTRAS: Final = {"silicon": "aiconfigurator_core", "fast": "numba", "packets": "ns", "bench": "hta"}
+EXTRAS: Final = {"silicon": "aiconfigurator_core", "fast": "numba", "packets": "ns", "bench": "hta", "trace": "torch"}
 """The module that tells whether an extra is installed."""
 
 _SAMPLE_FOLDERS: Final = ("data/h200", "data/kineto", "data")

@@ -53,6 +53,7 @@ RAISED: dict[str, tuple[str, ...]] = {
         f"{_BASICS}.documents:MAX_BYTES bytes",
         f"{_BASICS}.documents:MAX_NODES values with aliases",
     ),
+    "training script": ("inputs.script.input:MAX_BYTES bytes",),
     "routing of experts": ("inputs.model.options:_MAX_ROUTING_BYTES bytes",),
     "launch script": (
         "workload.launch.arguments:MAX_BYTES bytes",

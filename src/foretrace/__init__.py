@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from foretrace.hardware.cluster import Cluster as Cluster
     from foretrace.hardware.presets import cluster as load_cluster  # noqa: F401
     from foretrace.inputs.base import Input as Input
+    from foretrace.inputs.script.in_process import ScriptTrace as ScriptTrace
+    from foretrace.inputs.script.in_process import trace as trace
+    from foretrace.inputs.script.in_process import trace_step as trace_step
     from foretrace.models.load import load_model as load_model
     from foretrace.models.model import Model as Model
     from foretrace.program.build import ProgramBuilder as ProgramBuilder
@@ -72,6 +75,7 @@ _HOMES = {
     "Program": "program.program",
     "ProgramBuilder": "program.build",
     "Scenario": "readings.scenario",
+    "ScriptTrace": "inputs.script.in_process",
     "Timeline": "program.timeline",
     "Transfer": "schedules.pipeline",
     "load_cluster": "hardware.presets:cluster",
@@ -85,6 +89,8 @@ _HOMES = {
     "save": "program.file",
     "schedule": "schedules.registry:make",
     "simulate": "api",
+    "trace": "inputs.script.in_process",
+    "trace_step": "inputs.script.in_process",
 }
 """The public names and the modules they are in; `module:name` where a name is another one there."""
 

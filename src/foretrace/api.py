@@ -153,7 +153,8 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
     if setting is not None or job.answer_file is not None:
         answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
     if answer is None or answer.memory is None:
-        problem, hint = f"{job.title} is {job.noun}, which does not state memory", "name a model: foretrace list models"
+        problem = f"{job.title} is {job.noun}, and the memory of stages is shown of models"
+        hint = "name a model: foretrace list models; foretrace simulate shows the peak of a job that states memory"
         if answer is not None:
             problem = f"{job.title} has the memory of a model only as it was saved, and none of another job"
             hint = "leave out --cluster and what-ifs, or name the model with its plan"

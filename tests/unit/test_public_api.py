@@ -32,6 +32,7 @@ def test_the_public_names_are_these() -> None:
         "Program",
         "ProgramBuilder",
         "Scenario",
+        "ScriptTrace",
         "Timeline",
         "Transfer",
         "load_cluster",
@@ -45,6 +46,8 @@ def test_the_public_names_are_these() -> None:
         "save",
         "schedule",
         "simulate",
+        "trace",
+        "trace_step",
     ]
     for name in foretrace.__all__:
         assert getattr(foretrace, name) is not None
@@ -54,6 +57,6 @@ def test_the_public_names_are_these() -> None:
 
 def test_help_imports_neither_numpy_nor_rich() -> None:
     code = "import sys\nfrom foretrace.cli.main import run\ntry:\n    run(['--help'])\nfinally:\n"
-    code += "    print(sorted({'numpy', 'rich', 'numba', 'yaml'} & set(sys.modules)), file=sys.stderr)"
+    code += "    print(sorted({'numpy', 'rich', 'numba', 'yaml', 'torch'} & set(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

@@ -240,6 +240,7 @@ class TestOneReaderAndOneWriter:
         *("engine/jit.py", "cost/kernels/parameters.py", "cost/network/nccl/machine.py"),  # read files of the package
         "report/page/document.py",  # reads files of the package
         *("server/app.py", "server/store.py", "server/uploads.py", "server/worker.py"),  # have a folder of their own
+        *(f"inputs/script/{name}.py" for name in ("tracing", "tracer/run", "tracer/mailbox")),  # a temporary folder
         "basics/last_resort.py",  # writes what a defect leaves to be reported
     )
 

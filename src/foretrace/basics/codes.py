@@ -154,6 +154,17 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "missing-backward": "A step of a script has a forward and an optimizer, but no backward.",
         "implausible-flops": "The operations of a step do not fit its parameters and tokens.",
     },
+    "Training scripts": {
+        "script-failed": "A traced script ended with an error; its own traceback precedes the message.",
+        "script-not-run": "A script is not run for others, as those that a server gets would be.",
+        "needs-value": "A traced script decides by a number that only a GPU knows.",
+        "needs-other-rank": "A traced rank waits for another rank that sends nothing.",
+        "unsupported-op": "A traced script uses something that cannot be traced.",
+        "roles-unknown": "The groups of a script do not tell which traced rank the other ranks behave as.",
+        "ranks-filled": "Some ranks of a script were traced, and the others are taken to behave as these.",
+        "compiled-region": "Compiled code was traced as eager code, with kernels fused as the message says.",
+        "not-written": "A traced script would write a file of its state, which has no values, and did not.",
+    },
     "Prices": {
         "unpriced-op": "An op has no duration, and nothing given can price it.",
         "price-source": "The message names the source of prices, or the reason why a source is not used.",

@@ -52,6 +52,11 @@ def restrict_inputs(folders: Iterable[str | Path]) -> None:
     _allowed = [os.path.realpath(folder) for folder in folders]
 
 
+def is_restricted() -> bool:
+    """Returns whether this process works on what somebody else asks, so that it opens only some files."""
+    return _allowed is not None
+
+
 def may_open(path: str | os.PathLike[str]) -> bool:
     """Returns whether inputs at this path may be opened, wherever its links and `..` lead."""
     if _allowed is None:

@@ -120,11 +120,12 @@ def option_parameters(panel: str, options: Mapping[str, OptionText]) -> tuple[Pa
 _JOB, _MACHINE, _SCENARIO, _OUTPUT = "Job", "Machine", "Scenario", "Output"
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def given_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a group that were given, by name."""
     return {name: value for name, value in values.items() if value is not None and value != []}
 
 
-JOB = OptionGroup("options", option_parameters(_JOB, INPUT_OPTIONS), _given)
+JOB = OptionGroup("options", option_parameters(_JOB, INPUT_OPTIONS), given_values)
 """Options that inputs leave open, as texts; an input refuses those that it does not have."""
 
 

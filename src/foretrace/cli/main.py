@@ -6,6 +6,7 @@ import codecs
 import errno
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ COMMANDS: Final = {
     "plan": "Find the plan of a model that is predicted to be fastest, and which plans to measure first.",
     "memory": "Show what each stage holds at its peak, by kind, and whether it fits.",
     "simulate": "Run a job and show its step time, where the time goes and what would help.",
+    "trace": "Trace a PyTorch training script as if on any number of GPUs; none is needed.",
     "sweep": "Run a job over ranges of values: GPUs, plans, clusters, what-ifs.",
     "network": "Show what a collective takes, how NCCL runs it, its bus bandwidth and what limits it.",
     "compare": "Compare a prediction with a measured step, or two predictions: the difference and its causes.",
@@ -60,6 +62,9 @@ OUTPUT_BY_FORMAT: Final = "OUT|OUT_DIR"
 _OUTPUTS_WITH_ORIGIN: Final = ("OUT.html", "OUT.answer")
 """Metavars of outputs that state the hashes of the files that were read."""
 
+SCRIPT_ENDING: Final = ".py"
+"""The ending of training scripts, whose arguments follow after `--`."""
+
 _WORDS: Final = "foretrace.words"
 """The words of the command line, among what click remembers of a command."""
 
@@ -81,7 +86,10 @@ class GroupedCommand(TyperCommand):
             kind: Any = param.type
             if hasattr(kind, "readable"):  # click's own check of paths
                 kind.convert = lambda value, *_: value
-        return super().parse_args(ctx, args)
+        words = args[args.index("--") + 1 :] if "--" in args else []
+        rest = super().parse_args(ctx, args)
+        _take_script_arguments(ctx.params, words)
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command on its outputs."""
@@ -335,6 +343,22 @@ def _show(code: int, failure: ForetraceError | None, document: StringIO | None) 
 
         say(fit_text(f"error: {failure}", sys.stderr))
     return code
+
+
+def _take_script_arguments(params: dict[str, Any], words: list[str]) -> None:
+    """Takes what follows `--` off the paths of a script, and makes it the arguments of the script.
+
+    Args:
+        params: The values of a command, `arguments` among them where it takes scripts.
+        words: What follows `--`.
+    """
+    paths = params.get("paths") or []
+    named = paths[: len(paths) - len(words)]
+    if "arguments" not in params or not words or not any(Path(path).suffix == SCRIPT_ENDING for path in named):
+        return
+    if params["arguments"] is not None:
+        raise UsageError("repeated-option", "arguments of the script are given by --args and after --")
+    params["paths"], params["arguments"] = named, shlex.join(words)
 
 
 def _unwritten(reason: str | None) -> int:

@@ -391,7 +391,8 @@ class Machine:
         if self.prices.kernels is not None or not _says_kernels(ops.program):
             return self.prices.kernels
         fit = self.calibration
-        if fit is None or not fit.at_step_clocks:
+        at_step_clocks = ops.program.has_streams if fit is None else fit.at_step_clocks
+        if not at_step_clocks:
             return self.kernel_pricer(ops.program.world)
         from foretrace.cost.mix import mix_of  # most jobs do without, and start faster
 
@@ -400,7 +401,8 @@ class Machine:
     def kernel_pricer(self, world: int, mix: Mix | None = None) -> KernelPricer:
         """Returns what prices the kernels of jobs of `world` ranks.
 
-        `mix` says how busy their kernels keep the GPU, for calibrations at the frequencies of whole steps.
+        `mix` says how busy their kernels keep the GPU, for calibrations at the frequencies of whole steps and for
+        programs that have every kernel of a step.
         """
         if self.prices.kernels is not None:
             return self.prices.kernels

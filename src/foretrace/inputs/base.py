@@ -84,6 +84,7 @@ class Input(ABC):
         noun: What one is called in messages: "a workload file".
         Options: A frozen dataclass of what this kind of input leaves open.
         is_profile: Whether it holds a profiler's view of a run, which is explained as it was recorded.
+        runs_code: Whether its program is made by code of the user, which is never run for somebody else.
         paths: The paths as they were given; empty where nothing was read.
         options: The options of this input.
     """
@@ -92,6 +93,7 @@ class Input(ABC):
     noun: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
     is_profile: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         checked_methods(cls)
@@ -216,6 +218,16 @@ class Input(ABC):
         """Returns the input with a host that launches kernels at another pace, where launches are not recorded."""
         del pace
         return self
+
+    def on_nodes(self, gpus: int) -> Self:
+        """Returns the input on nodes of this many GPUs, where its ranks ask how many there are."""
+        del gpus
+        return self
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it has no times of its own, so that only a machine can tell how long it takes."""
+        return False
 
     @property
     def rebuild(self) -> Rebuild | None:

@@ -109,7 +109,8 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "routing": OptionText(
         "--routing",
         "1.3x|balanced|FILE",
-        "Tokens of the busiest expert rank over the mean; for models also a file with a line per layer.",
+        "Tokens of the busiest expert rank over the mean; for models also a file with a line per layer; for scripts "
+        "balanced, zipf:1.2 or a file.",
     ),
     "dispatcher": OptionText(
         "--dispatcher",
@@ -127,7 +128,15 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "every_stage": OptionText(
         "--every-stage", "", "Of a workload file: embedding, head and loss on every stage, as SimAI has it."
     ),
-    "steps": OptionText("--steps", "1,2,5-7", "Of a profiler trace: which steps, from 0."),
+    "steps": OptionText("--steps", "1,2,5-7", "Of a profiler trace or a script (2:4): which steps, from 0."),
+    "world": OptionText("--world", "N", "Of a script: GPUs of the job, which are its ranks."),
+    "trace_ranks": OptionText(
+        "--trace-ranks", "0,5,63|all", "Of a script: the ranks to trace; else those that differ."
+    ),
+    "unknown": OptionText(
+        "--unknown", "NUMBER", "Of a script: what stands for numbers that only a GPU knows, such as a loss."
+    ),
+    "arguments": OptionText("--args", "'--layers 4'", "Of a script: its arguments, which may also follow after --."),
     "sizes": OptionText("--set", "NAME=VALUE", "What a profile does not hold, such as moe.tokens=8192.", repeated=True),
 }
 """Options by name: fields of the `Options` of inputs, or texts that `parse_options` turns into some."""

@@ -17,6 +17,7 @@ from foretrace.inputs.base import Input
 KINDS: list[str] = [
     "foretrace.inputs.answer_file.input:AnswerInput",
     "foretrace.inputs.program_file.input:ProgramInput",
+    "foretrace.inputs.script.input:ScriptInput",
     "foretrace.inputs.model.input:ModelInput",
     "foretrace.inputs.profiler_trace.input:ProfilerTraceInput",
     "foretrace.inputs.megatron_trace.input:MegatronTraceInput",
@@ -25,7 +26,7 @@ KINDS: list[str] = [
 ]
 """The classes of inputs as `module:class`, in the order in which they are asked; each is imported when it is asked."""
 
-_NO_PATH: Final = "name a model, a workload file, a program, a profile or a folder of traces"
+_NO_PATH: Final = "name a model, a script, a workload file, a program, a profile or a folder of traces"
 
 
 def open_model(name: str, options: Mapping[str, Any] | None = None) -> Input:

@@ -141,7 +141,8 @@ class Stream:
     """A kernel that memory bounds: norms, activations, copies, the optimizer. `name` is the key under which it is
     measured; `read` and `write` are bytes, spread over `launches` kernels; `rows` is the length of what it
     reduces over (0: none); `fixed` is how many of the bytes are the same whatever the samples of a step (parameters,
-    their gradients); `looped` says that one call of the host launches all kernels, in a loop in C++."""
+    their gradients); `looped` says that one call of the host launches all kernels, in a loop in C++; `element` is the
+    bytes of one of its elements."""
 
     name: str
     read: int
@@ -150,6 +151,7 @@ class Stream:
     rows: int = 0
     fixed: int = 0
     looped: bool = False
+    element: int = 2
 
     @property
     def flops(self) -> float:
@@ -205,7 +207,7 @@ MAX_FLOPS: Final = 1e24
 MAX_MOVED_BYTES: Final = 1e21
 """Limits on a text of kernels: a GPU of today would compute and move that for tens of years."""
 
-_AT_LEAST_ONE: Final = ("groups", "launches")
+_AT_LEAST_ONE: Final = ("groups", "launches", "element")
 _CHOICES: Final = {
     "dtype": tuple(DTYPE_BYTES),
     "out": tuple(DTYPE_BYTES),

@@ -238,6 +238,11 @@ class Program:
         return len(self.role_of)
 
     @property
+    def has_streams(self) -> bool:
+        """Whether its lanes are streams of a GPU, as recorded: then it has every kernel of the step."""
+        return any(lane.name.startswith("stream ") for lane in self.lanes)
+
+    @property
     def op_count(self) -> int:
         """How many ops a step has over all ranks."""
         per_block = np.diff(self.templates.start)[self.instances.block].astype(np.int64)

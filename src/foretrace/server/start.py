@@ -69,7 +69,7 @@ def start_page(upload_bytes: int, files: int) -> dict[str, Any]:
         "models": [{"name": name, "title": model_presets.model(name).title or name} for name in models],
         "clusters": [{"name": name, "title": hardware_presets.cluster(name).title or name} for name in clusters],
         "examples": [example.to_dict() for example in examples().values()],
-        "fields": {kind.kind: fields_json(input_fields(kind)) for kind in kinds()},
+        "fields": {kind.kind: fields_json(input_fields(kind)) for kind in kinds() if not kind.runs_code},
         "machine": fields_json(MACHINE.values()),
         "scenario": fields_json(SCENARIO.values()),
         "search": fields_json(SEARCH.values()),

@@ -27,6 +27,8 @@ from foretrace.server.errors import unknown_id, unwritable_state
 from foretrace.server.questions import FilePlace
 from foretrace.server.store import StateThread, StoredUpload, new_id, now_s
 
+SCRIPT_ENDING: Final = ".py"
+"""The ending of files that are never taken: Foretrace runs a script to know what it does."""
 MAX_FILES: Final = 256
 MAX_TOTAL_BYTES: Final = 4 << 30
 MAX_OWNER_BYTES: Final = 2 << 30
@@ -147,11 +149,15 @@ class Uploads:
         """Begins an upload of files of these names, and returns its id.
 
         An older upload that was never opened makes room for it, where there are too many of these. Raises InputError
-        where there are too many files, or no such upload can go.
+        where there are too many files or a script, or no such upload can go.
         """
         if not 1 <= len(names) <= MAX_FILES:
             hint = f"from 1 to {MAX_FILES} files"
             raise InputError("input-too-large", f"an upload cannot have {len(names):,} files", hint=hint)
+        script = next((name for name in names if Path(name).suffix.lower() == SCRIPT_ENDING), None)
+        if script is not None:
+            hint = "trace it yourself: foretrace trace SCRIPT --world N -o job.foretrace, and upload the program"
+            raise InputError("script-not-run", "a server runs no scripts", where=shown_name(script), hint=hint)
         replaced = self._replaced_draft(owner)
         shown = tuple(shown_name(name) for name in names)
         stored = StoredUpload(new_id(), owner, now_s(), disk_names(shown), shown)

@@ -10,6 +10,7 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError
 from foretrace.basics.progress import doing
+from foretrace.basics.units import format_bytes
 from foretrace.cost.machine import Machine
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
@@ -75,7 +76,7 @@ def on_machine(job: Input, machine: Machine) -> Input:
     """Returns a job as a machine runs it: with a cluster, communication is priced and a calibration sets the host."""
     if machine.cluster is None:
         return job
-    job, pace = job.priced(), _pace(machine)
+    job, pace = job.priced().on_nodes(machine.cluster.node.gpus), _pace(machine)
     return job if pace is None else job.on_host(pace)
 
 
@@ -123,6 +124,8 @@ class _Question:
 
     def answer(self, explain: Explain, even_if_oom: bool) -> Answer:
         """Runs the job and adds what only its kind of input knows."""
+        if self.job.is_untimed and self.machine.cluster is None:
+            raise self._needs_cluster()
         with doing(f"reading {self.job.title}"):
             program = self._rebuilt(self.job.program())
         self._changed = self.scenario.machine_for(program, self.machine)
@@ -134,6 +137,7 @@ class _Question:
         if self._before is not None:
             answer = replace(answer, unchanged_step_time_s=self._step_s(self._before.program()))
         answer = self._with_model(answer, even_if_oom, explain)
+        answer = self._with_memory_warning(answer)
         answer = self._with_unprofiled(answer, program, explain)
         return self._with_baseline(answer)
 
@@ -147,11 +151,12 @@ class _Question:
         except ForetraceError as error:
             if error.code != "unpriced-op" or self.machine.cluster is not None:
                 raise self.job.located(error) from None
-            raise UsageError(
-                "needs-cluster",
-                f"{self.job.title} says what is sent and computed, not how long that takes; no cluster is named",
-                hint="for example --cluster h100-dgx; see foretrace list clusters",
-            ) from None
+            raise self._needs_cluster() from None
+
+    def _needs_cluster(self) -> UsageError:
+        problem = f"{self.job.title} says what is sent and computed, not how long that takes; no cluster is named"
+        hint = "for example --cluster h100-dgx; see foretrace list clusters"
+        return UsageError("needs-cluster", problem, hint=hint)
 
     def _step_s(self, program: Program) -> float:
         """Returns the step of a program without the scenario."""
@@ -223,6 +228,18 @@ class _Question:
 
         step_s = answer.step_time_s if self.machine.network == "analytic" else step_with()
         return with_model_error(answer, setting, self._changed, tried_parts(setting, step_s, step_with))
+
+    def _with_memory_warning(self, answer: Answer) -> Answer:
+        """Adds a warning where a program that is not a model's holds more than a GPU has."""
+        peak, cluster = answer.peak_memory, self._changed.cluster
+        if peak is None or cluster is None or answer.model is not None or peak.bytes <= cluster.gpu.memory_bytes:
+            return answer
+        text = (
+            f"rank {peak.rank} holds {format_bytes(peak.bytes)} at its peak, and a GPU has "
+            f"{format_bytes(cluster.gpu.memory_bytes)}: the step is that of GPUs with more memory"
+        )
+        note = Diagnostic("warning", "out-of-memory", text, f'role "{peak.role}"')
+        return replace(answer, diagnostics=(*answer.diagnostics, note))
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
         """Returns a note where a calibration was made of kernels that the plan's stack does not run."""

@@ -22,6 +22,7 @@ from kineto_files import document, small_step, write
 from nsys_export import steps, write_export
 from opened import program_of
 from shared_files import ROOT
+from training_scripts import write_script
 from unit.inputs.aicb.workloads import row, text
 from unit.inputs.megatron_trace.rank_files import Rank
 from unit.inputs.megatron_trace.rank_files import write as write_rank_traces
@@ -141,6 +142,10 @@ def job_file(folder: Path) -> Path:
     return write(folder, "model: llama3-8b\nplan:\n  gpus: 8\ncluster: h100-dgx\n", "job.yaml")
 
 
+def script(folder: Path) -> Path:
+    return write_script(folder)
+
+
 Maker = Callable[[Path], Path | str]
 EXAMPLES: list[tuple[Maker, str]] = [
     (program_file, "program"),
@@ -162,9 +167,11 @@ EXAMPLES: list[tuple[Maker, str]] = [
     (configuration, "model"),
     (folder_of_a_model, "model"),
     (job_file, "model"),
+    (script, "script"),
 ]
 ONE_OF_EACH: list[Maker] = [
     *(program_file, answer_file, workload_file, rank_traces, profiler_trace, profiler_table, model_name),
+    script,
 ]
 TEXTS: dict[str, Any] = {
     "cp_comm": "p2p",
@@ -181,6 +188,7 @@ TEXTS: dict[str, Any] = {
     "mesh": "dp=8",
     "pp_comm": "16MiB",
     "sizes": ["params=1e9"],
+    "arguments": "--layers 4",
     **dict.fromkeys(("sequence_parallel", "reshard", "offload_optimizer", "every_stage"), True),
 }
 """What a command line gives for each option; others take a number."""

@@ -103,6 +103,13 @@ def test_a_cookie_that_the_server_did_not_make_names_no_owner(running: RunningSe
         assert "foretrace_owner" in http.get("/").cookies
 
 
+@pytest.mark.parametrize("name", ["train.py", "TRAIN.PY", "a/b.py"])
+def test_no_script_is_taken_or_run(browser: Browser, name: str) -> None:
+    response = browser.http.post("/api/uploads", json={"names": ["job.txt", name]})
+    assert response.json()["error"]["code"] == "script-not-run"
+    assert "script" not in browser.http.get("/api/start").json()["fields"]
+
+
 def test_uploads_that_cannot_be_opened_make_room(browser: Browser) -> None:
     for _ in range(25):
         assert browser.open_upload({"job.yaml": b"model: nothing-like-it\n"}).status_code == 422

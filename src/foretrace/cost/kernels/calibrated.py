@@ -125,7 +125,7 @@ def _same(kernel: Kernel) -> Kernel:
     """A kernel without what does not change its time."""
     if not isinstance(kernel, Stream):
         return kernel
-    return Stream(kernel.name, kernel.read, kernel.write, rows=row_length(kernel))
+    return Stream(kernel.name, kernel.read, kernel.write, rows=row_length(kernel), element=kernel.element)
 
 
 def _step_note(calibration: Calibration) -> tuple[Diagnostic, ...]:

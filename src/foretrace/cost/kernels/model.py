@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from foretrace.cost.kernels.gemm import DeviceRates, Products, gemm_s, grouped_s
 from foretrace.cost.kernels.parameters import Efficiency, GemmFit, GroupedFit
 from foretrace.cost.kernels.streams import streams_s
 from foretrace.hardware.cluster import Gpu
-from foretrace.program.kernels import PEAK_OF, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
+from foretrace.program.kernels import DTYPE_BYTES, PEAK_OF, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
 
 WIDER: Final = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """The dtype whose units multiply what a GPU has no units for."""
@@ -91,7 +92,15 @@ class EfficiencyModel:
 
     def _fit(self, dtype: str) -> GemmFit:
         fits = self.constants.gemm
-        return fits[_nearest_dtype(fits, dtype)]
+        nearest = _nearest_dtype(fits, dtype)
+        return fits[nearest] if nearest == dtype else self._carried(fits[nearest], nearest, dtype)
+
+    def _carried(self, fit: GemmFit, of: str, dtype: str) -> GemmFit:
+        """Returns the constants of another dtype's products. Loading panels and starting tiles take their time whatever
+        the units compute, so that slower ones lose fewer FLOPs meanwhile."""
+        slower = min(peak_flops(self.gpu, dtype) / peak_flops(self.gpu, of), 1.0)
+        wider = DTYPE_BYTES[dtype] / DTYPE_BYTES[of]
+        return replace(fit, panel=fit.panel * min(slower * wider, 1.0), depth=fit.depth * slower)
 
     def _rate(self, dtype: str, layout: str, sustained: bool) -> float:
         return peak_flops(self.gpu, dtype) * self.constants.layout.get(layout, 1.0) * self._clock(dtype, sustained)
@@ -161,7 +170,7 @@ class EfficiencyModel:
     def _stream(self, kernels: list[Stream], _: bool) -> Floats:
         clocks = self._units * self.constants.clock_hz
         own = self.constants
-        return streams_s(kernels, own.streams, own.extra_launch_s, self.gpu.memory_bytes_per_s, clocks)
+        return streams_s(kernels, own.streams, own.extra_launch_s, self.gpu.memory_bytes_per_s, clocks, self._units)
 
     def _copy(self, kernels: list[Copy], _: bool) -> Floats:
         (moved,) = _columns([(kernel.moved_bytes,) for kernel in kernels])

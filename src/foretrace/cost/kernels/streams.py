@@ -35,6 +35,46 @@ USUAL_ROW: Final = 4096
 """The length of a row where a kernel that has rows does not say it."""
 
 
+PROFILED_ELEMENT: Final = 2
+"""Bytes of the elements in whose type streams are measured, bf16. Instructions are per element: of wider ones an SM
+moves more bytes in a clock."""
+
+MAX_SHARE: Final = 0.93
+"""The most that a stream reaches of the memory's rate: that of the fastest kernels in the profile of the H200."""
+
+
+UNVECTORISED: Final = ("mul_broadcast", "transpose", "batchnorm", "batchnorm_backward")
+MAX_WARP_ROW: Final = 1024
+
+SERIAL_S: Final = {
+    "spatial_softmax": 1.11e-6,
+    "spatial_softmax_backward": 0.54e-6,
+    "spatial_log_softmax": 1.11e-6,
+    "spatial_log_softmax_backward": 0.54e-6,
+    "spatial_scan": 0.16e-6,
+}
+"""Seconds that a thread takes for an element where it goes through a row by itself (PyTorch's SoftMax.cu and
+ScanUtils.cuh, along another dimension than the last): each load waits for memory. From an H200: a loss over 32,128 words
+with 1,024 tokens behind them takes 35.7 ms, its gradient 17.5 ms, sums over 1,024 tokens 0.17 ms."""
+THREADS: Final = 2048
+"""Threads that an SM holds."""
+
+
+def serial_s(kernel: Stream, units: int) -> float:
+    """Returns the seconds for which the threads of a stream walk along their rows; 0 where they do not."""
+    if kernel.name not in SERIAL_S or not kernel.rows:
+        return 0.0
+    threads = kernel.write / (kernel.element * kernel.rows)
+    return kernel.rows * SERIAL_S[kernel.name] * max(threads / (units * THREADS), 1.0)
+
+
+def is_unvectorised(kernel: Stream) -> bool:
+    """Whether a thread loads its elements one by one, so that wider ones keep more bytes on their way."""
+    if kernel.name in ("softmax", "softmax_backward"):  # a warp has a row of up to 1,024 elements in registers
+        return 0 < kernel.rows <= MAX_WARP_ROW
+    return kernel.name in UNVECTORISED or kernel.name.endswith(("_strided", "_permuted"))
+
+
 def stream_kind(kernel: Stream) -> str:
     """The name under which a stream's rates are known. PyTorch's cast to a wider dtype is another kernel than that to a
     narrower one, and goes at half its rate."""
@@ -54,6 +94,8 @@ def known_name(fits: Mapping[str, object], name: str) -> str:
         return name
     if name.endswith("_strided"):
         return "mul_strided"
+    if name.startswith("spatial_"):
+        return "elementwise"
     return "fused" if "_fused" in name else "elementwise"
 
 
@@ -76,13 +118,18 @@ def streams_s(
     extra_launch_s: float,
     bytes_per_s: float,
     clocks_per_s: float,
+    units: int,
 ) -> Floats:
     """Seconds of each stream at a memory rate and the clock rate of all SMs together."""
     rows = []
     for kernel in kernels:
         fit = stream_fit(fits, kernel)
         more = max(kernel.launches - OWN_LAUNCHES.get(kernel.name, 1), 0)
-        rows.append((fit.reads * kernel.read + kernel.write, more, fit.share, fit.bytes_per_clock, fit.fixed_s))
+        width = kernel.element / PROFILED_ELEMENT
+        share = min(fit.share * width, max(fit.share, MAX_SHARE)) if is_unvectorised(kernel) else fit.share
+        moved = fit.reads * kernel.read + kernel.write
+        rows.append((moved, more, share, fit.bytes_per_clock * width, fit.fixed_s))
     moved, more, share, per_clock, fixed = np.array(rows, dtype=np.float64).T
     memory, issue = moved / (bytes_per_s * share), moved / (clocks_per_s * per_clock)
-    return np.asarray(fixed + more * extra_launch_s + p_norm(memory, issue, SHARPNESS))
+    walks = np.array([serial_s(kernel, units) for kernel in kernels])
+    return np.asarray(fixed + more * extra_launch_s + np.maximum(p_norm(memory, issue, SHARPNESS), walks))

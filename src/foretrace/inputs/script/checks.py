@@ -47,6 +47,16 @@ _ROUTED: Final = ("topk", "grouped_mm", "scaled_grouped_mm", "bincount", "histc"
 """Ops of a mixture of experts, of whose parameters a token uses a part."""
 
 
+CHECKS: Final = {
+    "missing-backward": "a backward for every forward that is trained",
+    "call-not-awaited": "a wait for every asynchronous collective",
+    "rendezvous-mismatch": "the same calls and bytes on all traced ranks of a group",
+    "implausible-flops": "operations as parameters and tokens need, twice as many backward",
+    "memory-imbalance": "memory at the end of a step as at its start",
+}
+"""What `check_recordings` looks at, by the code of the error or warning where it fails."""
+
+
 def check_recordings(recordings: Sequence[Recording]) -> list[Diagnostic]:
     """Checks recordings of ranks of one job, and returns warnings.
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from foretrace.inputs.script.recording import Recording, StorageLife
 from foretrace.inputs.script.window import StepWindow, window_of
-from foretrace.program.columns import label
+from foretrace.program.columns import Category, label
 
 ALLOCATION_BYTES: Final = 512
 """The allocator of PyTorch rounds each request up to a multiple of this (kMinBlockSize of CUDACachingAllocator.cpp)."""
@@ -68,13 +68,25 @@ def is_held(storage: StorageLife, event: int) -> bool:
 
 def peak_bytes(recording: Recording) -> int:
     """Returns the most bytes that the allocator holds at once within the recorded step."""
+    return sum(peak_by_category(recording).values())
+
+
+def peak_by_category(recording: Recording) -> dict[Category, int]:
+    """Returns the bytes of each category at the moment at which the allocator first holds most."""
     window = window_of(recording)
-    held = sum(rounded_bytes(storage) for storage in recording.storages if is_held(storage, window.first))
-    peak = held
-    for _, turn, size in sorted(_changes(recording, window)):
-        held += size if turn == _ALLOCATES else -size
-        peak = max(peak, held)
-    return peak
+    held = dict.fromkeys(Category, 0)
+    for storage in recording.storages:
+        if is_held(storage, window.first):
+            held[storage.category] += rounded_bytes(storage)
+    total = peak_total = sum(held.values())
+    peak = dict(held)
+    for _, turn, size, category in sorted(_changes(recording, window)):
+        change = size if turn == _ALLOCATES else -size
+        held[category] += change
+        total += change
+        if total > peak_total:
+            peak, peak_total = dict(held), total
+    return {category: size for category, size in peak.items() if size}
 
 
 _RELEASES, _ALLOCATES, _RELEASES_OWN = range(3)
@@ -82,17 +94,17 @@ _RELEASES, _ALLOCATES, _RELEASES_OWN = range(3)
 releases what it needed only within."""
 
 
-def _changes(recording: Recording, window: StepWindow) -> Iterator[tuple[int, int, int]]:
-    """Yields the event, the turn and the bytes of each allocation and release within the window."""
+def _changes(recording: Recording, window: StepWindow) -> Iterator[tuple[int, int, int, Category]]:
+    """Yields the event, the turn, the bytes and the category of each allocation and release within the window."""
     for storage in recording.storages:
         size, allocated = rounded_bytes(storage), _in_step(storage.allocated, window)
         if not allocated and not is_held(storage, window.first):
             continue
         if allocated:
-            yield storage.allocated, _ALLOCATES, size
+            yield storage.allocated, _ALLOCATES, size, storage.category
         if window.first < storage.released <= window.end:
             own = allocated and storage.released == storage.allocated
-            yield storage.released, _RELEASES_OWN if own else _RELEASES, size
+            yield storage.released, _RELEASES_OWN if own else _RELEASES, size, storage.category
 
 
 def _in_step(allocated: int, window: StepWindow) -> bool:

@@ -21,6 +21,9 @@ from foretrace.program.columns import ONE_TO_ONE, Collective
 MAX_UNEVEN: Final = 64
 """Ranks that share experts unevenly and are traced one by one."""
 
+UNEVEN: Final = 1.05
+"""The largest part of an all-to-all over the mean from which on ranks are taken to differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
@@ -47,9 +50,9 @@ def _partners_of(call: Call, group: Group) -> set[int]:
     if call.collective in ONE_TO_ONE:
         peer = {call.peer} if call.peer >= 0 else set()
         return peer | set(call.receives_from) | {group.ranks[position] for position, _ in call.sends}
-    if call.collective is Collective.ALL_TO_ALL and call.sends and len(group.ranks) <= MAX_UNEVEN:
-        return set(group.ranks)
-    return set()
+    sizes = [size for _, size in call.sends]
+    uneven = call.collective is Collective.ALL_TO_ALL and max(sizes, default=0) > UNEVEN * sum(sizes) / len(group.ranks)
+    return set(group.ranks) if uneven and len(group.ranks) <= MAX_UNEVEN else set()
 
 
 def with_roles(recordings: tuple[Recording, ...], world: int) -> TracedJob:

@@ -10,16 +10,22 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.files import is_restricted
 from foretrace.basics.processes import say
 from foretrace.basics.progress import doing
 from foretrace.inputs.script.recording import Recording
 from foretrace.inputs.script.roles import TracedJob, partners, ranks_text, with_roles
 
-_POLL_S: Final = 0.02
+MIN_TORCH: Final = (2, 11)
+"""The first version of PyTorch that scripts are traced with."""
+MAX_SHOWN_LINES: Final = 20
+"""Lines of what a failed script printed that are shown."""
 MAX_AT_ONCE: Final = 4
 """Ranks that are traced at once on each core, where they do not wait for each other."""
 
@@ -53,19 +59,34 @@ def trace_script(request: TraceRequest) -> TracedJob:
     """Traces the roles of a script.
 
     Raises:
-        InputError: The script fails, or cannot be traced; its own traceback goes to stderr.
+        InputError: The script fails, or cannot be traced; its own traceback goes to stderr. Or PyTorch is missing, or
+            this process works on what somebody else asks.
     """
+    if is_restricted():
+        raise InputError("script-not-run", "scripts of others are not run", where=request.script)
+    check_torch()
     with tempfile.TemporaryDirectory(prefix="foretrace-trace-") as name:
         folder = Path(name)
-        found: dict[int, Recording] = {}
+        traced: dict[int, Recording] = {}
         chosen = request.ranks or tuple(sorted({0, request.world - 1}))
         ranks: Sequence[int] = chosen
-        while missing := [rank for rank in ranks if rank not in found]:
-            found |= _trace_ranks(request, missing, folder)
+        while missing := [rank for rank in ranks if rank not in traced]:
+            traced |= _trace_ranks(request, missing, folder)
             if request.ranks is None:
-                ranks = sorted(partners(found.values()))
-    recordings = tuple(found[rank] for rank in sorted(found))
+                ranks = sorted(partners(traced.values()))
+    recordings = tuple(traced[rank] for rank in sorted(traced))
     return with_roles(recordings, request.world)
+
+
+def check_torch() -> None:
+    """Raises an error where PyTorch is not installed, without importing it."""
+    if find_spec("torch") is None:
+        problem = "tracing a script needs PyTorch, which is not installed here"
+        raise InputError("missing-package", problem, hint='pip install "foretrace[trace]"; no GPU is needed')
+    installed = version("torch")
+    if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < MIN_TORCH:
+        problem = f"tracing a script needs PyTorch {'.'.join(map(str, MIN_TORCH))}, and {installed} is installed"
+        raise InputError("missing-package", problem, hint='pip install -U "foretrace[trace]"')
 
 
 def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> dict[int, Recording]:
@@ -91,15 +112,15 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
             _end(process)
             raise
     _raise_first(folder)
-    found = {}
+    traced = {}
     for path in folder.glob("rank-*.recording"):
         rank = int(path.stem.removeprefix("rank-"))
         recording: Recording = pickle.loads(path.read_bytes())
-        found[rank] = recording
-    if any(rank not in found for rank in ranks):
+        traced[rank] = recording
+    if any(rank not in traced for rank in ranks):
         text = errors.decode(errors="replace").strip().splitlines()
         raise InputError("script-failed", f"the tracer ended early: {text[-1] if text else 'no reason given'}")
-    return found
+    return traced
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -116,12 +137,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _raise_first(folder: Path) -> None:
     """Raises the error of the lowest rank that failed, after its traceback."""
     paths = sorted(folder.glob("rank-*.error"), key=lambda path: int(path.stem.removeprefix("rank-")))
-    errors = [json.loads(path.read_text()) for path in paths]
+    errors = [{"rank": path.stem.removeprefix("rank-"), **json.loads(path.read_text())} for path in paths]
     # What fails because another rank failed says less.
     errors.sort(key=lambda error: error["code"] == "needs-other-rank")
     if not errors:
         return
     first: dict[str, Any] = errors[0]
-    if first["traceback"]:
+    if first["code"] == "script-failed":
+        _say_end(folder / f"rank-{first['rank']}.out")
+    if "  File " in first["traceback"]:  # else no line of the script is to blame
         say(first["traceback"].rstrip())
     raise InputError(first["code"], first["message"], where=first["where"], hint=first["hint"])
+
+
+def _say_end(path: Path) -> None:
+    """Says on stderr what a script printed last."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    for line in text.rstrip().splitlines()[-MAX_SHOWN_LINES:]:
+        say(line)

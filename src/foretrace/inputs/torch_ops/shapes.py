@@ -9,7 +9,7 @@ from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.torch_ops.fused_attention import SIGNATURES, attention
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.products import CONVOLUTIONS, FACTORS, convolution, product
-from foretrace.inputs.torch_ops.streams import is_stream, stream, stream_to
+from foretrace.inputs.torch_ops.streams import contiguous_first, is_stream, stream, stream_to, zeroed_first
 from foretrace.inputs.torch_ops.tensors import Tensor, tensors
 from foretrace.program.kernels import Kernel
 
@@ -57,7 +57,11 @@ def kernels_of(op_name: str, inputs: Inputs, outputs: tuple[Tensor, ...]) -> tup
         kernel = kernel_of(op_name, inputs)
         if kernel is not None and kernel.flops:
             return (kernel,)
+    if zeroed := zeroed_first(op, inputs, outputs):
+        return zeroed
     moved = stream_to(op, in_place, inputs, outputs or _changed(in_place, inputs))
+    if copied := contiguous_first(op, inputs):
+        return (*copied, moved)
     return (moved,) if 0 < moved.moved_bytes < _MAX_BYTES and moved.launches else ()
 
 

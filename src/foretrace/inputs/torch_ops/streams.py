@@ -55,14 +55,14 @@ ONE_PASS: Final = _words(
     "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward adaptive_avg_pool2d "
     "adaptive_avg_pool2d_backward adaptive_max_pool2d upsample_nearest1d upsample_nearest1d_backward "
     "upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward "
-    "upsample_bicubic2d upsample_bicubic2d_backward cumsum cumprod logcumsumexp flip roll repeat glu glu_backward elu "
+    "upsample_bicubic2d upsample_bicubic2d_backward logcumsumexp flip roll repeat glu glu_backward elu "
     "elu_backward hardtanh_backward leaky_relu_backward softplus_backward hardswish hardswish_backward mish "
     "mish_backward log_sigmoid_forward log_sigmoid_backward smooth_l1_loss smooth_l1_loss_backward huber_loss "
     "huber_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits kl_div "
     "slice_backward select_backward slice_scatter select_scatter diagonal_backward constant_pad_nd reflection_pad2d "
     "im2col col2im mv dot addmv unfold_backward masked_scatter bucketize searchsorted isin expm1 log1p exp2 tan atan "
     "atan2 asin acos sinh cosh trunc frac sgn logaddexp bitwise_xor bitwise_left_shift bitwise_right_shift "
-    "logical_xor xlogy hypot copysign complex real imag view_as_real_copy angle conj_physical stack tril_indices "
+    "logical_xor xlogy hypot copysign complex real imag view_as_real_copy angle conj_physical tril_indices "
     "aminmax count_nonzero std_mean weight_norm_interface weight_norm_interface_backward cdist addr outer index_fill "
     "index_copy permute_copy transpose_copy view_copy expand_copy t_copy"
 )
@@ -73,6 +73,14 @@ FACTORIES: Final = _words(
     "randn randn_like rand rand_like randint randint_like randperm normal_functional"
 )
 """Ops that only write what they return."""
+
+ZEROED: Final = _words("nll_loss_backward nll_loss2d_backward select_backward slice_backward diagonal_backward")
+"""Ops that write a part of a result that is zero elsewhere."""
+
+_POOLS: Final = {
+    "max_pool2d_with_indices": "max_pool",
+    "max_pool2d_with_indices_backward": "max_pool_backward",
+}
 
 _TO_BOOL: Final = _words("eq ne lt gt le ge logical_and logical_or logical_not isnan isinf isfinite")
 REDUCTIONS: Final = _words(
@@ -85,6 +93,9 @@ _BATCH_NORMS: Final = (
     "batch_norm_with_update batch_norm_backward miopen_batch_norm miopen_batch_norm_backward"
 )
 _NORMS: Final = {"rms": "rmsnorm", "layer": "layernorm", "group": "groupnorm"}
+
+PROFILED: Final = 2
+"""Bytes of an element where its width does not change what a kernel takes, or is not known."""
 
 _INDEX_TYPES: Final = ("long int", "long", "int")
 _INDEX_BYTES: Final = 8
@@ -103,7 +114,7 @@ _WRITES_OTHERWISE: Final = ("sort", "argsort", "fsdp::all_gather_copy_in")
 def is_stream(op: str) -> bool:
     """Whether what an op (its plain name) moves is known."""
     known = (RULES, _WITH_OUTPUTS, LISTS, _BINARY, _UNARY, PLAIN, ONE_PASS, FACTORIES, WRITES_ONLY, REDUCTIONS)
-    return op == "cat" or op.startswith(("foreach", "triton_")) or any(op in names for names in known)
+    return op in ("cat", "stack") or op.startswith(("foreach", "triton_")) or any(op in names for names in known)
 
 
 def stream_to(op: str, in_place: bool, inputs: Inputs, outputs: Sequence[Tensor]) -> Stream:
@@ -120,8 +131,27 @@ def stream_to(op: str, in_place: bool, inputs: Inputs, outputs: Sequence[Tensor]
     if known is not None:
         kept = in_place or not outputs or op in LISTS or op.startswith("foreach") or op in _WRITES_OTHERWISE
         return known if kept else replace(known, write=written)
-    name = "zero" if op in FACTORIES else "elementwise"
-    return Stream(name, 0 if op in FACTORIES else read_bytes(inputs), written)
+    name = "zero" if op in FACTORIES else _POOLS.get(op, "elementwise")
+    width = outputs[0].size if outputs else PROFILED
+    return Stream(name, 0 if op in FACTORIES else read_bytes(inputs), written, element=width)
+
+
+def zeroed_first(op: str, inputs: Inputs, outputs: Sequence[Tensor]) -> tuple[Stream, ...]:
+    """Returns the kernels of an op (its plain name) that writes a part of a result of zeros; () for other ops."""
+    given = [tensor for tensor in tensors(inputs) if tensor is not None]
+    if op not in ZEROED or not given or not outputs:
+        return ()
+    zeros = Stream("zero", 0, outputs[0].bytes, element=outputs[0].size)
+    part = _nll(op, inputs, given) if "nll" in op else _copy("copy", inputs, [outputs[0], given[0]])
+    return (zeros, part if "nll" in op else replace(part, write=given[0].full_bytes))
+
+
+def contiguous_first(op: str, inputs: Inputs) -> tuple[Stream, ...]:
+    """Returns the copies of what an op (its plain name) makes contiguous before its own kernel (SoftMax.cu)."""
+    if "softmax" not in op:
+        return ()
+    given = [tensor for tensor in tensors(inputs) if tensor is not None and not tensor.is_contiguous]
+    return tuple(_copy("copy", inputs, [Tensor(tensor.dims, tensor.type), tensor]) for tensor in given)
 
 
 def _known_stream(op: str, in_place: bool, inputs: Inputs) -> Stream | None:
@@ -144,7 +174,7 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
     given = [tensor for tensor in tensors(inputs, assumed) if tensor is not None]
     if op.startswith("triton_"):
         return _triton(given)
-    if op == "cat":
+    if op in ("cat", "stack"):
         return _cat(inputs, assumed)
     if op in LISTS or op.startswith("foreach"):
         return list_kernel(op, inputs, assumed)
@@ -153,7 +183,8 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
     if op in RULES:
         return RULES[op](op, inputs, given)
     if op in WRITES_ONLY:
-        return Stream("zero" if op in ("fill", "zero") else "elementwise", 0, given[0].bytes)
+        name = "zero" if op in ("fill", "zero") else "elementwise"
+        return Stream(name, 0, given[0].bytes, element=given[0].size)
     if op in REDUCTIONS:
         return _reduction(inputs, given[0])
     name = _BINARY.get(op) or _UNARY.get(op) or ("elementwise" if op in PLAIN else None)
@@ -175,13 +206,19 @@ def _elementwise(op: str, name: str, in_place: bool, given: list[Tensor]) -> Str
         name = "mul_broadcast"
     elif name in _STRIDED and _is_scattered(large):
         name += "_strided"
-    return Stream(name, sum(tensor.bytes for tensor in given), written)
+    widest = max((tensor.size for tensor in large), default=PROFILED)
+    return Stream(name, sum(tensor.bytes for tensor in given), written, element=widest)
 
 
 def _is_scattered(operands: list[Tensor]) -> bool:
     """Whether PyTorch must work out an index for each element: operands that are not dense, or lie in other orders."""
     orders = {tuple(_order(operand)) for operand in operands}
     return len(orders) > 1 or not all(operand.is_dense for operand in operands)
+
+
+def _innermost(tensor: Tensor) -> int:
+    """Returns the dimension whose elements lie next to each other."""
+    return next(reversed(_order(tensor)), 0)
 
 
 def _order(tensor: Tensor) -> list[int]:
@@ -200,9 +237,12 @@ def _copy(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     source = given[1] if op == "copy" and len(given) > 1 else given[0]
     target = given[0]
     name = "copy" if source.size == target.size else "cast"
-    if name == "copy" and _is_scattered([tensor for tensor in (source, target) if tensor.count > 1]):
+    moved = [tensor for tensor in (source, target) if tensor.count > 1]
+    if name == "copy" and len({_innermost(tensor) for tensor in moved}) > 1:
+        name = "transpose"
+    elif name == "copy" and _is_scattered(moved):
         name = "copy_strided"
-    return Stream(name, source.bytes, target.full_bytes)
+    return Stream(name, source.bytes, target.full_bytes, element=PROFILED if name == "cast" else source.size)
 
 
 def _cat(inputs: Inputs, assumed: str) -> Stream | None:
@@ -210,8 +250,12 @@ def _cat(inputs: Inputs, assumed: str) -> Stream | None:
     if not parts:
         return None
     total = sum(part.full_bytes for part in parts)
-    scattered = not all(part.is_contiguous for part in parts)
-    return Stream("cat_strided" if scattered else "cat", total, total)
+    name = "cat"
+    if any(_order(part) != sorted(_order(part)) for part in parts):
+        name = "cat_permuted"
+    elif not all(part.is_contiguous for part in parts):
+        name = "cat_strided"
+    return Stream(name, total, total, element=parts[0].size)
 
 
 def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
@@ -219,22 +263,36 @@ def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     name = next((kind for word, kind in _NORMS.items() if word in op), "batchnorm")
     x, width = given[0], next((tensor.count for tensor in given[1:] if len(tensor.dims) == 1), given[0].last)
     if op.endswith("_backward"):
-        return Stream(f"{name}_backward", 2 * x.full_bytes, x.full_bytes, launches=2, rows=width)
-    return Stream(name, x.bytes, x.full_bytes, rows=width)
+        return Stream(f"{name}_backward", 2 * x.full_bytes, x.full_bytes, launches=2, rows=width, element=x.size)
+    return Stream(name, x.bytes, x.full_bytes, rows=width, element=x.size)
 
 
-def _softmax(op: str, _: Inputs, given: list[Tensor]) -> Stream:
+def _softmax(op: str, inputs: Inputs, given: list[Tensor]) -> Stream:
     name = op.removeprefix("safe_").removesuffix("_data")
     passes = 2 if name.endswith("_backward") else 1
-    return Stream(name, passes * given[0].bytes, given[0].full_bytes, rows=given[0].last)
+    x = given[0]
+    number = next(iter(whole_numbers(value(inputs, passes))), -1) % max(len(x.dims), 1)
+    inner = prod(x.dims[number + 1 :])
+    if inner > 1:
+        return Stream(f"spatial_{name}", passes * x.bytes, x.full_bytes, rows=x.dims[number], element=x.size)
+    return Stream(name, passes * x.bytes, x.full_bytes, rows=x.last, element=x.size)
+
+
+def _scan(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
+    """Sums along a dimension: along the last one by blocks, along others by a thread for each place."""
+    x = given[0]
+    number = next(iter(whole_numbers(value(inputs, 1))), -1) % max(len(x.dims), 1)
+    if prod(x.dims[number + 1 :]) > 1:
+        return Stream("spatial_scan", x.bytes, x.full_bytes, rows=x.dims[number], element=x.size)
+    return Stream("elementwise", x.bytes, x.full_bytes, element=x.size)
 
 
 def _dropout(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """A mask of one byte an element goes with it."""
     x = given[0]
     if op.endswith("_backward"):
-        return Stream("dropout_backward", x.bytes + x.count, x.full_bytes)
-    return Stream("dropout", x.bytes, x.full_bytes + x.count)
+        return Stream("dropout_backward", x.bytes + x.count, x.full_bytes, element=x.size)
+    return Stream("dropout", x.bytes, x.full_bytes + x.count, element=x.size)
 
 
 def _embedding(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
@@ -249,7 +307,7 @@ def _embedding_backward(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
     gradient = given[0]
     hidden, entries = gradient.last, whole_numbers(value(inputs, 2))
     table = max(entries[0], 0) * hidden * gradient.size if len(entries) == 1 else 0
-    return Stream("embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table)
+    return Stream("embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table, element=gradient.size)
 
 
 def _rows_taken(op: str, _: Inputs, given: list[Tensor]) -> Stream | None:
@@ -265,9 +323,10 @@ def _rows_taken(op: str, _: Inputs, given: list[Tensor]) -> Stream | None:
 
 
 def _rows_added(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
-    """Rows added to others by index."""
-    large = max(given, key=lambda tensor: tensor.bytes)
-    return Stream("unpermute", large.bytes, given[0].bytes, rows=given[0].last)
+    """Rows, or single elements, added to others by index: their targets are read and written."""
+    added = next((tensor for tensor in given[:0:-1] if tensor.type not in _INDEX_TYPES), given[0])
+    numbers = sum(tensor.bytes for tensor in given[1:] if tensor.type in _INDEX_TYPES)
+    return Stream("add_rows", 2 * added.bytes + numbers, added.full_bytes, rows=added.last, element=added.size)
 
 
 def _nll(_: str, __: Inputs, given: list[Tensor]) -> Stream:
@@ -280,7 +339,7 @@ def _reduction(inputs: Inputs, x: Tensor) -> Stream:
     """Sums, means and the like; over all dimensions where those it reduces were not recorded."""
     gone = [number % len(x.dims) for number in whole_numbers(value(inputs, 1)) if x.dims]
     length = prod(x.dims[i] for i in gone) if gone else x.count
-    return Stream("reduce", x.bytes, x.full_bytes // max(length, 1), rows=length)
+    return Stream("reduce", x.bytes, x.full_bytes // max(length, 1), rows=length, element=x.size)
 
 
 def _triton(given: list[Tensor]) -> Stream | None:
@@ -368,6 +427,10 @@ RULES: Final[dict[str, _Rule]] = {
     "scatter_add": _rows_added,
     "nll_loss_forward": _nll,
     "nll_loss_backward": _nll,
+    "nll_loss2d_forward": _nll,
+    "nll_loss2d_backward": _nll,
+    "cumsum": _scan,
+    "cumprod": _scan,
 }
 """What ops move, by their inputs alone."""
 

@@ -26,6 +26,6 @@ CASES = {
 def test_traced_collectives_are_those_of_real_processes(name: str) -> None:
     script, arguments = SCRIPTS / name, [*CASES[name].split(), "--steps", "3"]
     real = run_really(script, [*arguments, "--device", "cpu"], 2)
-    job = trace_script(TraceRequest(str(script), tuple(arguments), 2, ranks=(0, 1), last_step=2))
+    job = trace_script(TraceRequest(str(script), tuple(arguments), 2, ranks=(0, 1), steps=(2, 2)))
     assert [traced_calls(recording) for recording in job.recordings] == real
     assert all(real)

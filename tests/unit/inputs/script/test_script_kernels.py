@@ -69,7 +69,7 @@ def test_an_expanded_input_counts_what_it_has_in_memory() -> None:
 
 def test_an_unknown_op_is_one_pass() -> None:
     rows, listed = tensor(8, 8), [tensor(4, 4), tensor(2, 2)]
-    assert op("mylib::op", rows, listed, to=(tensor(8, 8, type=FP32),)) == (Stream("elementwise", 128 + 40, 256),)
+    assert op("mylib::op", rows, listed, to=(tensor(8, 8, type=FP32),)) == (Stream("elementwise", 128 + 40, 256, element=4),)
     assert (is_known("mylib::op"), is_known("aten::relu_")) == (False, True)
 
 
@@ -177,7 +177,7 @@ def test_ops_over_lists(name: str, arguments: int, read: int, write: int) -> Non
         ("aten::_to_copy", (tensor(64, 32),), (tensor(64, 32, type=FP32),), Stream("cast", 4096, 8192)),
         ("aten::zeros", ("[64, 32]",), (tensor(64, 32),), Stream("zero", 0, 4096)),
         ("aten::max_pool2d_with_indices", (tensor(1, 4, 8, 8), "[2, 2]"),
-         (tensor(1, 4, 4, 4), tensor(1, 4, 4, 4, type=LONG)), Stream("elementwise", 512, 128 + 512)),
+         (tensor(1, 4, 4, 4), tensor(1, 4, 4, 4, type=LONG)), Stream("max_pool", 512, 128 + 512)),
         ("aten::index.Tensor", (tensor(1000, 32), [tensor(10, type=LONG)]), (tensor(10, 32),),
          Stream("permute", 640 + 80, 640, rows=32)),
         ("aten::index_put_", (tensor(1000, 32), [tensor(10, type=LONG)], tensor(10, 32), "False"), (tensor(1000, 32),),

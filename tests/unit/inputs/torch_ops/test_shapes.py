@@ -116,13 +116,14 @@ def test_flash_attention_has_lengths_before_heads() -> None:
         ("aten::silu", of((64, 32)), Stream("silu", 4096, 4096)),
         ("aten::eq", of((64, 32), (64, 32)), Stream("elementwise", 8192, 2048)),
         ("aten::copy_", of((64, 32), (64, 32), (), types=(FP32, BF16, "Scalar")), Stream("cast", 4096, 8192)),
-        ("aten::copy_", of((64, 32), (64, 32), strides=((32, 1), (1, 64))), Stream("copy_strided", 4096, 4096)),
+        ("aten::copy_", of((64, 32), (64, 32), strides=((32, 1), (1, 64))), Stream("transpose", 4096, 4096)),
         ("aten::fill_", of((64, 32), ()), Stream("zero", 0, 4096)),
         ("aten::cat", of(((64, 32), (64, 32)), (), types=("TensorList", "Scalar")), Stream("cat", 8192, 8192)),
         ("aten::sum", of((64, 32), (), values=("", "[0]")), Stream("reduce", 4096, 64, rows=64)),
         ("aten::native_dropout", of((64, 32)), Stream("dropout", 4096, 4096 + 2048)),
         ("aten::_softmax", of((64, 32), (), ()), Stream("softmax", 4096, 4096, rows=32)),
-        ("aten::_log_softmax", of((64, 32), (), (), types=FP32), Stream("log_softmax", 8192, 8192, rows=32)),
+        ("aten::_log_softmax", of((64, 32), (), (), types=FP32),
+         Stream("log_softmax", 8192, 8192, rows=32, element=4)),
         ("aten::_fused_rms_norm", of((4, 16, 32), (), (32,)), Stream("rmsnorm", 4096, 4096, rows=32)),
         ("aten::native_layer_norm_backward", of((64, 32), (64, 32), (), (64, 1), (64, 1), (32,)),
          Stream("layernorm_backward", 8192, 4096, launches=2, rows=32)),
@@ -164,7 +165,7 @@ def test_inputs_that_do_not_fit_are_no_product() -> None:
 def test_types_not_recorded_are_assumed() -> None:
     untyped = Inputs(((64, 32), (64, 32)))
     assert kernel_of("aten::add", untyped) == Stream("add", 8192, 4096)
-    assert kernel_of("aten::add", untyped, assumed=FP32) == Stream("add", 16384, 8192)
+    assert kernel_of("aten::add", untyped, assumed=FP32) == Stream("add", 16384, 8192, element=4)
 
 
 def test_how_tensors_lie_in_memory() -> None:

@@ -7,7 +7,7 @@ a GPU only; here its rules apply to simulated ones.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -102,9 +102,28 @@ def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> 
 def _rms_norm(
     given: torch.Tensor, shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
+    if hasattr(given, "_local_tensor"):
+        return _divided_rms_norm(given, shape, weight, eps)
     if (weight is not None and weight.dtype != given.dtype) or not is_simulated(given):
         return _aten.rms_norm.default.decompose(given, shape, weight, eps)
     return _RmsNorm.apply(given, shape, weight, eps)
+
+
+def _divided_rms_norm(given: Any, shape: list[int], weight: Any, eps: float | None) -> torch.Tensor:
+    """Normalises a DTensor whose rows are whole on each rank; the gradient of its weight is a sum over ranks."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    rows = given.dim() - len(shape)
+    if any(
+        placement.is_partial() or (placement.is_shard() and placement.dim >= rows) for placement in given.placements
+    ):
+        return _aten.rms_norm.default.decompose(given, shape, weight, eps)
+    summed = [Partial() if placement.is_shard() else Replicate() for placement in given.placements]
+    local_weight = weight.to_local(grad_placements=summed) if isinstance(weight, DTensor) else weight
+    local = _rms_norm(given.to_local(), shape, local_weight, eps)
+    return DTensor.from_local(
+        local, given.device_mesh, given.placements, run_check=False, shape=given.shape, stride=given.stride()
+    )
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -129,13 +148,13 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         given, weight, scale = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
+        needed = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
 
         def make() -> tuple[torch.Tensor | None, ...]:
             return torch.empty_like(given), None if weight is None else torch.empty_like(weight)
 
         op = _aten._fused_rms_norm_backward.default
-        of_given, of_weight = _RmsNorm.recorder.run_as(op, (gradient, given, ctx.shape, scale, weight, wanted), make)
+        of_given, of_weight = _RmsNorm.recorder.run_as(op, (gradient, given, ctx.shape, scale, weight, needed), make)
         return of_given, None, of_weight, None
 
 
@@ -319,12 +338,13 @@ def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torc
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for names, make in (
+        ways: tuple[tuple[Sequence[str], Callable[[Any], Any]], ...] = (
             (_LOWER, lambda op: with_casts(op, lambda _: lowered())),
             (_FULL, lambda op: with_casts(op, lambda _: torch.float32)),
             (_FULL_BY_DTYPE, with_dtype),
             (_WIDEST, lambda op: with_casts(op, widest)),
-        ):
+        )
+        for names, make in ways:
             for name in names:
                 op = _overload(name)
                 if op is not None:

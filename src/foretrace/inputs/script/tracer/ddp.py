@@ -67,7 +67,9 @@ def install_ddp(patches: Patches, recorder: Recorder) -> None:
 
     def refuse(*_: Any, **__: Any) -> None:
         raise CannotTrace(
-            "unsupported-op", "the hooks that DDP has in C++ cannot be traced", "register_comm_hook(None, allreduce_hook)"
+            "unsupported-op",
+            "the hooks that DDP has in C++ cannot be traced",
+            "register_comm_hook(None, allreduce_hook)",
         )
 
     patches.set(DistributedDataParallel, "__init__", init)

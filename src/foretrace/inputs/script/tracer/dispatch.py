@@ -6,6 +6,7 @@ An op that writes to a tensor changes no sizes and is not run at all; others run
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -177,13 +178,13 @@ def _make_plan(func: Any) -> OpPlan:
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Returns the tensors among arguments, those in lists included."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
-    return found
+            tensors += [item for item in value if isinstance(item, torch.Tensor)]
+    return tensors
 
 
 def replaced(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -215,6 +216,8 @@ class Recorder(TorchDispatchMode):
         self.asked_for_meta = 0
         """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
         which makes a tensor like a simulated one, and means the GPU."""
+        self.lost: Counter[str] = Counter()
+        """Ops on tensors of the meta device that stand for none; in a step they are missing from the recording."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
 
@@ -267,6 +270,8 @@ class Recorder(TorchDispatchMode):
         if device == CPU and not any(is_simulated(tensor) for tensor in given):
             return self._real(func, plan, args, kwargs)
         if device == META:
+            if plan.kind is OpKind.MAKES and not self.asked_for_meta:
+                self.lost[plan.name] += 1
             return self._on_meta(func, args, kwargs)
         return self.simulate(func, plan, args, kwargs, given, device)
 
@@ -285,10 +290,10 @@ class Recorder(TorchDispatchMode):
         else:
             result = self._on_meta(func, args, kwargs)
         if plan.kind is OpKind.WRITES:
-            self._made(result, given, device)  # memory that was made without a device
+            self._made(result, device)  # memory that was made without a device
             made: tuple[torch.Tensor, ...] = ()
         else:
-            made = self._made(result, given, device)
+            made = self._made(result, device)
         on_device = device.type == "cuda"
         if plan.kind is OpKind.VIEW or plan.kind is OpKind.EMPTY or not (made or plan.written):
             self.log.views += on_device
@@ -309,7 +314,7 @@ class Recorder(TorchDispatchMode):
                 result = make()
         finally:
             self.inside = before
-        made = self._made(result, (), self.storages.device)
+        made = self._made(result, self.storages.device)
         self.record(func._schema.name, func, args, {}, result, made)
         return result
 
@@ -379,7 +384,7 @@ class Recorder(TorchDispatchMode):
             return None
         return targets[0] if count == 1 else tuple(targets[:count])
 
-    def _made(self, result: Any, given: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
+    def _made(self, result: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Registers the tensors that an op returned, and returns those with memory of their own."""
         outputs = [result] if isinstance(result, torch.Tensor) else tensors_in(result, {}) if result else []
         if not outputs:
@@ -527,8 +532,8 @@ class Recorder(TorchDispatchMode):
         )
 
 
-_fake_mode: Final = torch._C._get_dispatch_mode  # type: ignore[attr-defined]
-_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_fake_mode: Final = torch._C._get_dispatch_mode
+_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _PLAIN: Final = torch.Tensor.__torch_dispatch__
 
 

@@ -129,8 +129,8 @@ def _install_scaler(patches: Patches, recorder: Recorder) -> None:
     """Makes gradient scalers find finite gradients, after the host has waited for the answer as they do."""
 
     def step(_: Any, optimizer: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        for found in state["found_inf_per_device"].values():
-            recorder.log.copy(found.element_size(), to_host=True, blocking=True)
+        for overflow in state["found_inf_per_device"].values():
+            recorder.log.copy(overflow.element_size(), to_host=True, blocking=True)
         return optimizer.step(*args, **kwargs)
 
     patches.set(torch.amp.GradScaler, "_maybe_opt_step", step)
@@ -160,7 +160,7 @@ def _install_compiler(patches: Patches, places: Places, notes: list[Diagnostic])
         return mark(model)
 
     def compile_module(module: nn.Module, *_: Any, **__: Any) -> None:
-        module.forward = mark(module.forward)  # type: ignore[method-assign]
+        module.forward = mark(module.forward)
 
     def script(code: Any, *_: Any, **__: Any) -> Any:
         return code  # replaced functions cannot be compiled, and TorchScript launches what they launch

@@ -296,6 +296,9 @@ class RecordedGroup(dist.ProcessGroup):
     def exchange(self, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]]) -> RecordedWork:
         """Sends to some ranks and receives from others in one call; positions are those in the group."""
         self._book.forget([tensor for _, tensor in receives])
+        for _, tensor in sends:
+            if isinstance(tensor, AsyncCollectiveTensor):
+                tensor.trigger_wait()
         tensors = [tensor for _, tensor in (*sends, *receives)]
         sizes: dict[int, int] = {}
         for peer, tensor in sends:
@@ -395,6 +398,8 @@ class GroupBook:
         **more: Any,
     ) -> RecordedWork:
         """Records a call of a group and returns its handle."""
+        if isinstance(like, AsyncCollectiveTensor):
+            like = like.trigger_wait()  # a call that is passed on must have ended
         if like is not None and self._is_of_host(like):
             return RecordedWork(self, -1, results)
         number = self._numbers.get(id(group))

@@ -88,7 +88,7 @@ class Places:
         microbatch = self._backwards - 1
         if torch.is_grad_enabled():
             return Place(Phase.RECOMPUTE, module, microbatch)
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        node = torch._C._current_autograd_node()
         if node is not None and not self._stack:
             number = node._sequence_nr()
             if node is not self._node:
@@ -172,7 +172,7 @@ class Places:
         self._mark(self._stack[-1] if self._stack else NO_MODULE)
 
     def _mark(self, module: int) -> None:
-        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        number = torch.autograd._get_sequence_nr()
         if self._since[-1] == number:
             self._owner[-1] = module, self._region
         elif self._since[-1] < number:
@@ -196,7 +196,7 @@ class Places:
         return self._path[id(module)]
 
     def _install_engine(self, patches: Patches) -> None:
-        run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+        run = torch.autograd._engine_run_backward
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             if not self._backward_depth:
@@ -219,7 +219,7 @@ class Places:
             init(optimizer, *args, **kwargs)
             self._optimizers.add(optimizer)
 
-        def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        def begins(*_: Any) -> None:
             self._optimizing += 1
 
         def ended(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -64,13 +65,14 @@ class Session:
         self._parameters = self._whole_parameters = 0
         self._tokens: Counter[int] = Counter()
         self._optimizers: set[int] = set()
+        self._lost_before: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         UnknownNumber.assumed = self._unknown
         UnknownNumber.noted.clear()
         environ = dict(os.environ)
         os.environ.update(environment(self.rank, self.world, self.gpus))
-        self.patches.on_undo(lambda: (os.environ.clear(), os.environ.update(environ)))
+        self.patches.on_undo(partial(_restore_environment, environ))
         cuda.install(
             self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world)
         )
@@ -112,15 +114,22 @@ class Session:
             whole_parameters=self._whole_parameters,
             tokens=self._tokens[len(ends) - 1],
             torch_version=str(torch.__version__),
-            diagnostics=[*self.notes, *UnknownNumber.noted.values()],
+            diagnostics=[*self.notes, *self._lost(), *UnknownNumber.noted.values()],
         )
 
-    def _trained(self) -> list[torch.nn.Parameter]:
-        """Returns the parameters of all models that the script called."""
-        return list({id(value): value for model in self.places.models for value in model.parameters()}.values())
+    def _lost(self) -> list[Diagnostic]:
+        """Returns a warning on ops of a step whose tensors are on no device."""
+        lost = self.recorder.lost - self._lost_before
+        if not lost:
+            return []
+        some = ", ".join(f"{name} ({count:,})" for name, count in lost.most_common(3))
+        text = f"{sum(lost.values()):,} ops ran on PyTorch's meta device and are not in the step: {some}"
+        return [Diagnostic("warning", "ops-lost", text)]
 
     def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Learns what the memory of parameters, gradients and states is for."""
+        if not self._optimizers:
+            self._lost_before = Counter(self.recorder.lost)  # models may be laid out on the meta device first
         if id(optimizer) not in self._optimizers:
             self._optimizers.add(id(optimizer))
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
@@ -145,3 +154,8 @@ class Session:
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
                 self._tokens[len(self.places.ends)] += value.numel()
                 return
+
+
+def _restore_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)

@@ -60,7 +60,7 @@ def _key(value: Any) -> Hashable:
         return tuple(map(_key, value))
     if isinstance(value, int | float | str | bool | type(None) | torch.dtype | torch.layout | torch.memory_format):
         return value
-    return str(value) if isinstance(value, torch.device) else type(value)
+    return str(value) if isinstance(value, torch.device) else type(value).__name__
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

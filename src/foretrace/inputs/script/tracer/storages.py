@@ -20,8 +20,8 @@ from foretrace.program.columns import Category, Phase
 META: Final = torch.device("meta")
 CPU: Final = torch.device("cpu")
 
-_keys_of: Final = torch._C._dispatch_keys  # type: ignore[attr-defined]
-_META_KEY: Final = torch._C.DispatchKey.Meta  # type: ignore[attr-defined]
+_keys_of: Final = torch._C._dispatch_keys
+_META_KEY: Final = torch._C.DispatchKey.Meta
 
 
 def is_simulated(tensor: torch.Tensor) -> bool:

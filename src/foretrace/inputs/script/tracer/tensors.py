@@ -88,7 +88,7 @@ def _install_addresses(patches: Patches) -> None:
 
 def _install_data(patches: Patches) -> None:
     """Lets a tensor of the host become one of the GPU, as `Module.to` does by setting `data`."""
-    plain = torch._C.TensorBase.data  # type: ignore[attr-defined]
+    plain = torch._C.TensorBase.data
     compatible = torch._has_compatible_shallow_copy_type
 
     def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -113,7 +113,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     storages = recorder.storages
     members = {"plain": torch.device, "__module__": "torch", "__qualname__": "device"}
     patches.set(torch, "device", _DeviceType("device", (), members))
-    plain = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+    plain = torch._C.TensorBase.device.__get__
 
     def device(tensor: torch.Tensor) -> torch.device:
         if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
@@ -134,15 +134,6 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_subclass))
     patches.set(torch.Tensor, "device", property(device))
-    wrap = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-
-    def wrapped(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        """Makes a tensor that holds others; PyTorch's engine must not see a device that this build lacks."""
-        if device is not None and torch.device(device).type == "cuda":
-            device = META
-        return wrap(*args, device=device, **kwargs)
-
-    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapped))
     patches.set(torch.Tensor, "is_cuda", property(lambda tensor: device(tensor).type == "cuda"))
     patches.set(torch.Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
     patches.set(torch.Tensor, "is_meta", property(lambda tensor: device(tensor).type == "meta"))
@@ -226,9 +217,8 @@ def _install_groups(patches: Patches, recorder: Recorder) -> None:
     plain = torch._C._group_tensors_by_device_and_dtype
 
     def grouped(lists: Any, with_indices: bool = False) -> Any:
-        found = plain(lists, with_indices)
         result = {}
-        for (device, dtype), (tensors, indices) in found.items():
+        for (device, dtype), (tensors, indices) in plain(lists, with_indices).items():
             if device == META:
                 first = next(tensor for tensor in tensors[0] if tensor is not None)
                 device = recorder.storages.device_of(first)
@@ -262,7 +252,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
             device, rest = first, list(args if "device" in kwargs else args[1:])
         if not is_gpu(device) and not (isinstance(first, torch.Tensor) and device.type == "cuda"):
             if is_simulated(tensor) and (device == "cpu" or device == torch.device("cpu")):
-                return _to_host(tensor, recorder, rest, kwargs)
+                return _to_host(tensor, rest, kwargs)
             return to(tensor, *args, **kwargs)
         dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
         flags = [value for value in rest if isinstance(value, bool)]
@@ -276,7 +266,7 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
         return move(tensor, None, non_blocking, False)
 
     def cpu(tensor: torch.Tensor, **_: Any) -> Any:
-        return _to_host(tensor, recorder, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
+        return _to_host(tensor, [], {}) if is_simulated(tensor) else to(tensor, "cpu")
 
     def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -316,7 +306,7 @@ def _default_device() -> torch.device:
     return CPU
 
 
-def _to_host(tensor: torch.Tensor, recorder: Recorder, rest: list[Any], kwargs: dict[str, Any]) -> Any:
+def _to_host(tensor: torch.Tensor, rest: list[Any], kwargs: dict[str, Any]) -> Any:
     dtype = kwargs.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), tensor.dtype)
     flags = [value for value in rest if isinstance(value, bool)]
     non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
@@ -529,7 +519,7 @@ def _install_dynamic(recorder: Recorder) -> None:
         given = tensors_in((target, mask), {})
         return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder._device(given, {}))
 
-    def masked_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def masked_select(_: Any, args: tuple[Any, ...], __: Any) -> Any:
         return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
 
     def asserted(*_: Any) -> None:

@@ -106,6 +106,9 @@ class UnknownNumber(float):
 
     __index__ = __trunc__ = __int__
 
+    def __hash__(self) -> int:
+        return float.__hash__(self)
+
     def __round__(self, digits: Any = None) -> Any:
         return self
 
@@ -151,4 +154,3 @@ for _name in [
     "__abs__",
 ]:
     setattr(UnknownNumber, _name, _combine(_name))
-UnknownNumber.__hash__ = float.__hash__  # type: ignore[method-assign]
