@@ -125,10 +125,6 @@ class Session:
         text = f"{sum(lost.values()):,} ops ran on PyTorch's meta device and are not in the step: {some}"
         return [Diagnostic("warning", "ops-lost", text)]
 
-    def _trained(self) -> list[torch.nn.Parameter]:
-        """Returns the parameters of all models that the script called."""
-        return list({id(value): value for model in self.places.models for value in model.parameters()}.values())
-
     def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Learns what the memory of parameters, gradients and states is for."""
         if not self._optimizers:
