@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 SCRIPTS = Path(__file__).parents[4] / "examples" / "scripts"
 CASES = {
-    "ddp_gpt.py": "--layers 2 --hidden 64 --heads 4 --seq 32 --vocab 256 --accumulate 2",
+    "ddp_gpt.py": "--layers 4 --hidden 512 --heads 4 --seq 16 --vocab 256 --batch 1 --accumulate 2",
     "llama_fsdp2.py": "--size tiny --seq 32",
 }
 

@@ -129,6 +129,9 @@ _INLINED: Final = frozenset(
         "wrap_with_set_grad_enabled",
         "tag_activation_checkpoint",
         "invoke_subgraph",
+        "run_and_save_rng_state",
+        "run_dtensor_rng_op",
+        "run_with_rng_state",
     ]
 )
 """Operators of operators that run the one they are given, and nothing else."""
