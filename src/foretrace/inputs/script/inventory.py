@@ -181,7 +181,8 @@ def _role_table(roles: Sequence[TracedRole]) -> InventoryTable:
         )
 
     rows = [
-        (_ranks_text(alike), f"{sum(role.ranks for role in alike):,}", *row(alike[0])) for alike in _grouped(roles, row)
+        (_ranks_text(same_roles), f"{sum(role.ranks for role in same_roles):,}", *row(same_roles[0]))
+        for same_roles in _grouped(roles, row)
     ]
     heads = ("traced", "ranks", "ops", "calls", "FLOP", *(("parameters",) if counts else ()), "peak memory")
     return InventoryTable(heads, rows[:MAX_ROWS], _more(len(rows)) or "a step of one rank")
@@ -190,15 +191,15 @@ def _role_table(roles: Sequence[TracedRole]) -> InventoryTable:
 def _collective_tables(roles: Sequence[TracedRole]) -> Iterator[InventoryTable]:
     rows = [
         (
-            _ranks_text(alike),
+            _ranks_text(same_roles),
             each.axis,
             each.collective,
             f"{each.group_size:,}",
             f"{each.calls:,}",
             format_bytes(each.bytes),
         )
-        for alike in _grouped(roles, lambda role: role.collectives)
-        for each in alike[0].collectives
+        for same_roles in _grouped(roles, lambda role: role.collectives)
+        for each in same_roles[0].collectives
     ]
     if rows:
         heads = ("traced", "group", "collective", "ranks", "calls", "bytes")
@@ -214,7 +215,7 @@ def _memory_tables(roles: Sequence[TracedRole]) -> Iterator[InventoryTable]:
     def row(role: TracedRole) -> tuple[str, ...]:
         return tuple(format_bytes(role.peak_by_category.get(name, 0)) for name in names)
 
-    rows = [(_ranks_text(alike), *row(alike[0])) for alike in _grouped(roles, row)]
+    rows = [(_ranks_text(same_roles), *row(same_roles[0])) for same_roles in _grouped(roles, row)]
     yield InventoryTable(("at its peak", *names), rows[:MAX_ROWS], _more(len(rows)))
 
 

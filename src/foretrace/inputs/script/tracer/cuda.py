@@ -22,6 +22,7 @@ SMS: Final = 132
 """The GPU that a script sees. What it asks for decides at most which of its own paths it takes."""
 
 CUDA_VERSION: Final = "12.8"
+NCCL_VERSION: Final = (2, 27, 5)
 
 
 class Stream:
@@ -254,6 +255,7 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         patches.set(torch.cuda.nvtx, name, nothing)
     patches.set(torch.cuda.nvtx, "range", _Nothing)
+    patches.set(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(torch.cuda, name, _refused(f"torch.cuda.{name}"))
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from threading import local
 from typing import Any, Final
 
 import torch
@@ -120,6 +121,21 @@ _READS: Final = frozenset(
         "_index_put_impl_",
     ]
 )
+_INLINED: Final = frozenset(
+    [
+        "wrap",
+        "wrap_activation_checkpoint",
+        "wrap_with_autocast",
+        "wrap_with_set_grad_enabled",
+        "tag_activation_checkpoint",
+        "invoke_subgraph",
+        "run_and_save_rng_state",
+        "run_dtensor_rng_op",
+        "run_with_rng_state",
+    ]
+)
+"""Operators of operators that run the one they are given, and nothing else."""
+
 _RANDOM_REALS: Final = frozenset(["rand", "randn", "normal", "rand_like", "randn_like"])
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -183,6 +199,10 @@ def replaced(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
+class _Local(local):
+    inside: bool = False
+
+
 class Recorder(TorchDispatchMode):
     """The dispatch mode under which a script runs.
 
@@ -195,8 +215,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.log, self.storages = log, storages
         self.handlers: dict[str, Handler] = {}
-        self.inside = False
-        """Whether an op is being run, so that tensors show the device they have."""
+        self._local = _Local()
         self.asked_for_meta = 0
         """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
         which makes a tensor like a simulated one, and means the GPU."""
@@ -204,6 +223,15 @@ class Recorder(TorchDispatchMode):
         """Ops on tensors of the meta device that stand for none; in a step they are missing from the recording."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether this thread is running an op, so that tensors show the device they have."""
+        return self._local.inside
+
+    @inside.setter
+    def inside(self, value: bool) -> None:
+        self._local.inside = value
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -225,7 +253,7 @@ class Recorder(TorchDispatchMode):
 
     def _run_inner(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the op that an operator of operators was given."""
-        for at, value in enumerate(args):
+        for at, value in enumerate(args if func.name() in _INLINED else ()):
             if callable(value):
                 with self:
                     return value(*args[at + 1 :], **kwargs)
@@ -234,7 +262,7 @@ class Recorder(TorchDispatchMode):
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = plan_of(func)
         if plan.kind is OpKind.SKIPPED:
-            return self._on_meta(func, args, kwargs)
+            return func(*args, **kwargs)
         handler = self.handlers.get(plan.name)
         given = tensors_in(args, kwargs)
         if handler is not None and (plan.kind is not OpKind.READS or any(is_simulated(t) for t in given)):
@@ -335,7 +363,12 @@ class Recorder(TorchDispatchMode):
                 args = tuple(replaced(value, self._sized) for value in args)
                 kwargs = {name: replaced(value, self._sized) for name, value in kwargs.items()}
                 break
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except NotImplementedError:
+            name = func._schema.name
+            text = f"PyTorch does not know the sizes of what {name} returns without running it"
+            raise CannotTrace("unsupported-op", text, "write it with other ops, or leave it out") from None
 
     def _sized(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of the meta device with the sizes of a real one."""

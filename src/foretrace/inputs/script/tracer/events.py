@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import local
 
 from foretrace.inputs.script.recording import (
     DEFAULT_STREAM,
@@ -22,6 +23,10 @@ from foretrace.program.columns import Phase
 _NO_WORK = HostWork()
 
 
+class _Local(local):
+    stream: int = DEFAULT_STREAM
+
+
 class EventLog:
     """The events so far, the stream that is current, and what the host did since the last event.
 
@@ -31,12 +36,21 @@ class EventLog:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.signatures: list[Signature] = []
-        self.stream = DEFAULT_STREAM
+        self._local = _Local()
         self.streams = ["default"]
         self.region = 0
         self.place: Callable[[], Place] = lambda: Place(Phase.NONE, -1, 0)
         self.views = self.modules = self.nodes = 0
         self._signature_of: dict[Hashable, int] = {}
+
+    @property
+    def stream(self) -> int:
+        """The current stream of this thread."""
+        return self._local.stream
+
+    @stream.setter
+    def stream(self, number: int) -> None:
+        self._local.stream = number
 
     @property
     def next_number(self) -> int:

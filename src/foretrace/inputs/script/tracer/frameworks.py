@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.tracer.dispatch import Recorder
@@ -27,7 +31,9 @@ def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailb
     _install_pipelines(patches, mailbox)
     _install_scaler(patches, recorder)
     _install_compiler(patches, places, notes)
-    _install_files(patches, notes)
+    _install_files(patches, recorder, notes)
+    _install_parallel(patches)
+    _install_threads(patches, recorder)
     _install_initialisers(patches)
 
 
@@ -67,7 +73,7 @@ def _install_offload(patches: Patches) -> None:
         text = f"{name} runs the optimizer on the host, whose time is not known"
         raise CannotTrace("unsupported-op", text, "trace without offload")
 
-    def made(_: Any, *args: Any, **kwargs: Any) -> None:
+    def made(*_: Any, **__: Any) -> None:
         refuse("CPUOffloadPolicy")
 
     start = FullyShardedDataParallel.__init__
@@ -160,6 +166,7 @@ def _install_compiler(patches: Patches, places: Places, notes: list[Diagnostic])
         return code  # replaced functions cannot be compiled, and TorchScript launches what they launch
 
     patches.set(torch.jit, "script", script)
+    patches.set(torch.jit, "trace", script)
     patches.set(torch, "compile", compile_)
     patches.set(nn.Module, "compile", compile_module)
 
@@ -181,14 +188,75 @@ class _Compiled(nn.Module):
         return getattr(self._modules["_orig_mod"], name)
 
 
-def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
-    """Leaves checkpoints unwritten: simulated tensors have no data."""
+def _install_files(patches: Patches, recorder: Recorder, notes: list[Diagnostic]) -> None:
+    """Keeps checkpoints in memory: simulated tensors have no data, and a file of the user stays as it is."""
+    saved: dict[Any, Any] = {}
+    load = torch.load
 
-    def save(*_: Any, **__: Any) -> None:
+    def key(file: Any) -> Any:
+        return os.path.abspath(file) if isinstance(file, str | os.PathLike) else id(file)
+
+    def stored(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        plain = getattr(value, "_local_tensor", value).detach()
+        return value, plain.to("cpu") if is_simulated(plain) else plain.clone()
+
+    def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
         if not any(note.code == "not-written" for note in notes):
-            notes.append(Diagnostic("note", "not-written", "torch.save writes nothing: tensors have no data"))
+            notes.append(Diagnostic("note", "not-written", "torch.save writes no file: tensors have no data"))
+        saved[key(file)] = pytree.tree_map(stored, value)
+
+    def restored(value: Any, location: Any) -> Any:
+        kept, plain = value
+        if kept is not plain and hasattr(kept, "_local_tensor"):
+            return kept.detach().clone()
+        return plain.to(kept.device if location is None or callable(location) else location)
+
+    def load_(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        where = map_location.get("cuda:0") if isinstance(map_location, dict) else map_location
+        if key(file) not in saved:
+            value = load(file, "cpu", *args, **kwargs)
+            on_host = where is None or callable(where) or torch.device(where).type == "cpu"
+            return value if on_host else pytree.tree_map_only(torch.Tensor, lambda one: one.to(where), value)
+        is_pair = lambda value: isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor)  # noqa: E731
+        return pytree.tree_map(
+            lambda value: restored(value, where) if is_pair(value) else value, saved[key(file)], is_leaf=is_pair
+        )
 
     patches.set(torch, "save", save)
+    patches.set(torch, "load", load_)
+
+
+def _install_parallel(patches: Patches) -> None:
+    """Runs what a script would run in a process of each GPU, and refuses one process with many GPUs."""
+    import torch.multiprocessing as mp
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise CannotTrace(
+            "unsupported-op", "nn.DataParallel drives several GPUs from one process", "DistributedDataParallel"
+        )
+
+    def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+        fn(int(os.environ["RANK"]) % max(nprocs, 1), *args)
+
+    patches.set(nn.DataParallel, "__init__", refuse)
+    patches.set(mp, "spawn", spawn)
+    patches.set(mp, "start_processes", spawn)
+
+
+def _install_threads(patches: Patches, recorder: Recorder) -> None:
+    """Traces what threads of the script do, too: modes of PyTorch hold for one thread."""
+    start = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def bootstrap(thread: threading.Thread) -> None:
+        _push_mode(recorder)
+        try:
+            start(thread)
+        finally:
+            _pop_mode()
+
+    patches.set(threading.Thread, "_bootstrap_inner", bootstrap)
 
 
 def _install_initialisers(patches: Patches) -> None:

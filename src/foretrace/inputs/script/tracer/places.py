@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -22,6 +24,10 @@ _WRAPPERS: Final = re.compile(r"(?:^module(?=\.|$)|_checkpoint_wrapped_module|_o
 """Parts of a module's path that wrappers of PyTorch add."""
 
 
+MAX_REPEATS: Final = 8
+"""How often an optimizer steps while another does not, as that of a critic, before the other is left out."""
+
+
 class TraceComplete(BaseException):
     """Ends the script once the steps that were asked for are recorded."""
 
@@ -29,7 +35,9 @@ class TraceComplete(BaseException):
 class Places:
     """Follows modules, backward passes and optimizer steps of a script.
 
-    A step ends with the last `Optimizer.step` before the next forward pass. `last_step` is the number of the last step
+    A step ends with the last `Optimizer.step` before the next forward pass, once every optimizer of the script has
+    stepped, or one has stepped `MAX_REPEATS` times. In a script without optimizers a step ends where the next forward
+    pass follows a backward. `last_step` is the number of the last step
     to record, from 0; when it has ended, `TraceComplete` is raised where the next forward begins.
 
     Attributes:
@@ -53,6 +61,8 @@ class Places:
         self._optimizing = 0
         self._clipping = 0
         self._stepped: int | None = None
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._steps_of: Counter[int] = Counter()
         self._node: Any = None
         # The module of a backward node is that which was running when the node got its sequence number.
         self._since: list[int] = [0]
@@ -116,6 +126,7 @@ class Places:
 
     def finish_step(self) -> None:
         """Ends the step that the last optimizer step closed."""
+        self._end_without_optimizer()
         if self._stepped is not None:
             self.ends.append(self._stepped)
             self._stepped = None
@@ -136,7 +147,8 @@ class Places:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._stack and not self._backward_depth and torch.is_grad_enabled():
-            if self._stepped is not None:
+            self._end_without_optimizer()
+            if self._stepped is not None and self._all_stepped():
                 self._next_step()
             self._forwards += 1
             self.on_input((args, kwargs))
@@ -145,6 +157,15 @@ class Places:
             number = self._learn(module)
         self._stack.append(number)
         self._mark(number)
+
+    def _end_without_optimizer(self) -> None:
+        if self._backwards and not self._optimizers and not self._steps_of:
+            self._stepped = self._log.next_number
+
+    def _all_stepped(self) -> bool:
+        if max(self._steps_of.values(), default=0) >= MAX_REPEATS:
+            return True
+        return all(id(optimizer) in self._steps_of for optimizer in self._optimizers)
 
     def _leave(self) -> None:
         self._stack.pop()
@@ -192,6 +213,12 @@ class Places:
     def _install_optimizers(self, patches: Patches) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+        init = torch.optim.Optimizer.__init__
+
+        def made(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            init(optimizer, *args, **kwargs)
+            self._optimizers.add(optimizer)
+
         def begins(*_: Any) -> None:
             self._optimizing += 1
 
@@ -199,7 +226,9 @@ class Places:
             self._optimizing -= 1
             self.on_optimizer(optimizer)
             self._stepped = self._log.next_number
+            self._steps_of[id(optimizer)] += 1
 
+        patches.set(torch.optim.Optimizer, "__init__", made)
         patches.on_undo(register_optimizer_step_pre_hook(begins).remove)
         patches.on_undo(register_optimizer_step_post_hook(ended).remove)
         clip = torch.nn.utils.clip_grad_norm_
@@ -216,6 +245,7 @@ class Places:
 
     def _next_step(self) -> None:
         self.finish_step()
+        self._steps_of.clear()
         self._backwards = self._forwards = 0
         if len(self.ends) > self._last_step:
             raise TraceComplete

@@ -11,7 +11,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 
 from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
+from foretrace.inputs.script.tracer.storages import CPU, META, SHADOW_ELEMENTS, is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
 
 
@@ -33,6 +33,8 @@ def install(patches: Patches, recorder: Recorder) -> None:
     _install_moves(patches, recorder)
     _install_values(patches, recorder)
     _install_dynamic(recorder)
+    _install_finite(patches, recorder)
+    _install_refusals(recorder)
     _install_addresses(patches)
     _install_data(patches)
     resize = torch.UntypedStorage.resize_
@@ -175,6 +177,8 @@ def _install_meta(patches: Patches, recorder: Recorder) -> None:
 
     def asking(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*args: Any, **kwargs: Any) -> Any:
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = torch.device(kwargs["device"])
             if not is_meta(kwargs.get("device")):
                 return make(*args, **kwargs)
             recorder.asked_for_meta += 1
@@ -277,6 +281,14 @@ def _install_moves(patches: Patches, recorder: Recorder) -> None:
 
         return on_device
 
+    parse = torch._C._nn._parse_to
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            args = (torch.device(args[0]), *args[1:])
+        return parse(*args, **kwargs)
+
+    patches.set(torch._C._nn, "_parse_to", parse_to)
     patches.set(torch.Tensor, "to", to_)
     patches.set(torch.Tensor, "cuda", cuda)
     patches.set(torch.Tensor, "cpu", cpu)
@@ -359,6 +371,16 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
 
         return read_array
 
+    show = torch.Tensor.__repr__
+
+    def shown(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        if not is_simulated(tensor) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return show(tensor, *args, **kwargs)
+        values = read(tensor)
+        text = f"tensor(..., size={tuple(tensor.size())})" if values is None else show(values)
+        return f"{text[:-1]}, device='{tensor.device}', dtype={tensor.dtype})"
+
+    patches.set(torch.Tensor, "__repr__", shown)
     patches.set(torch.Tensor, "item", item)
     patches.set(torch.Tensor, "tolist", tolist)
     patches.set(torch.Tensor, "__bool__", truth)
@@ -373,6 +395,48 @@ def _nested(size: tuple[int, ...]) -> Any:
     if not size:
         return UnknownNumber.make("a value of a tensor")
     return [_nested(size[1:]) for _ in range(size[0])]
+
+
+def _install_finite(patches: Patches, recorder: Recorder) -> None:
+    """Takes every number that is not known for finite, as training scripts assert."""
+
+    def answered(ask: Callable[..., Any], answer: bool) -> Callable[..., Any]:
+        def asked(tensor: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = ask(tensor)
+            plain = getattr(result, "_local_tensor", result)
+            if is_simulated(plain) and plain.numel() <= SHADOW_ELEMENTS and recorder.known(plain) is None:
+                recorder.storages.set_shadow(plain, torch.full(plain.size(), answer))
+            return result
+
+        return asked
+
+    for name, answer in (("isnan", False), ("isinf", False), ("isfinite", True)):
+        for owner in (torch, torch.Tensor):
+            patches.set(owner, name, answered(getattr(owner, name), answer))
+
+
+_SPARSE: Final = [
+    "_sparse_coo_tensor_with_dims_and_tensors",
+    "_sparse_coo_tensor_unsafe",
+    "embedding_sparse_backward",
+    "_embedding_bag_sparse_backward",
+    "_sparse_coo_tensor_with_dims",
+]
+
+
+def _install_refusals(recorder: Recorder) -> None:
+    """Refuses ops of which sizes say too little."""
+
+    def refusing(name: str, hint: str) -> Callable[..., Any]:
+        def refuse(*_: Any) -> Any:
+            raise CannotTrace("unsupported-op", f"{name} cannot be traced: its work depends on values", hint)
+
+        return refuse
+
+    for name in _SPARSE:
+        recorder.handlers[f"aten::{name}"] = refusing(f"aten::{name}", "use dense gradients: sparse=False")
+    recorder.handlers["aten::_pack_padded_sequence"] = refusing("pack_padded_sequence", "pad sequences instead")
+    recorder.handlers["aten::_nested_tensor_from_tensor_list"] = refusing("a nested tensor", "pad sequences instead")
 
 
 def _install_dynamic(recorder: Recorder) -> None:

@@ -83,6 +83,13 @@ class UnknownNumber(float):
         self.noted.setdefault(line, Diagnostic("note", "assumed", text, line))
         return self.assumed
 
+    def __float__(self) -> float:
+        # Python makes this a plain number, which nothing tells from a known one.
+        line, value = script_line(), 1.0 if self.assumed is None else self.assumed
+        text = f"{self.what} is taken to be {value:g} where the script makes it a plain number"
+        self.noted.setdefault(line, Diagnostic("note", "assumed", text, line))
+        return value
+
     def __repr__(self) -> str:
         return "?"
 
@@ -112,7 +119,7 @@ def _compare(name: str) -> Callable[[UnknownNumber, Any], Any]:
     def compared(self: UnknownNumber, other: Any) -> Any:
         own = self.settled()
         other = other.settled() if isinstance(other, UnknownNumber) else other
-        return plain(own, float(other)) if isinstance(other, int | float) else NotImplemented
+        return plain(own, other) if isinstance(other, int | float) else NotImplemented
 
     return compared
 
