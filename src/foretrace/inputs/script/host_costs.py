@@ -18,11 +18,10 @@ SHARDED: Final = "fsdp::"
 class HostCosts:
     """Seconds of the host for each thing that it does.
 
-    The values are fitted to the times of forward, backward and optimizer of fifteen scripts at sizes that the host
-    limits, on two virtual servers with H200 (`benchmarks/truth/h200_scripts.jsonl`), by non-negative least squares on
-    relative errors; those of views and modules were given, since they go with launches. Leaving out one script at a time
-    changes no sum by more than a few percent, and leaves a median error of 12 %. The two servers, and two runs on one of
-    them, differ by up to 40 %, so that a script may take that much longer or less elsewhere: see `pace`.
+    The values are fitted to the forward, backward and optimizer of fifteen scripts at sizes that the host limits, on
+    two virtual servers with H200, by non-negative least squares on relative errors; those of views and modules are
+    given, since both go with launches. A script's total, fitted without it, is off by 14 % in the median and by up to 39 %. The
+    two servers differ as much for single scripts: see `pace`.
 
     Attributes:
         forward_s: For an op that launches kernels in the forward, or outside of all parts of the step.
