@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 import foretrace
+from foretrace.inputs.script.fuse import fused
 from foretrace.inputs.script.host_costs import HostCosts, host_s
 from foretrace.inputs.script.kernels import kernel_texts
 from foretrace.inputs.script.memory import peak_bytes
@@ -134,7 +135,7 @@ def predict(job: TracedJob, trace_s: float, machine: foretrace.Machine, costs: H
         answer.step_time_s / steps,
         float(seconds[compute].sum()) / steps,
         float(np.nansum(seconds[kinds == Kind.HOST])) / steps,
-        peak_bytes(recording),
+        peak_bytes(fused(recording)),
         trace_s,
         kernel_s,
         recording,
@@ -168,7 +169,9 @@ def table(rows: Sequence[dict[str, Any]], machine: foretrace.Machine, cache: Pat
         if "memory" in row:
             measured_ms, peak = row["device_busy_ms"], row["memory"]["steady_allocated"]
             peaks.append(prediction.peak_bytes / peak - 1)
-            line += f"{measured_ms:8.1f}{1e3 * prediction.device_s / measured_ms - 1:7.1%}{1e3 * prediction.host_s:8.1f}"
+            line += (
+                f"{measured_ms:8.1f}{1e3 * prediction.device_s / measured_ms - 1:7.1%}{1e3 * prediction.host_s:8.1f}"
+            )
             line += f"{median(row['host_ms']):8.1f}{prediction.peak_bytes / 1e9:9.2f}{peak / 1e9:7.2f}{peaks[-1]:7.1%}"
         else:
             line += f"{'':15}{1e3 * prediction.host_s:8.1f}{'':31}"

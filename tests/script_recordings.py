@@ -32,9 +32,9 @@ from foretrace.program.program import Program
 BF16 = "c10::BFloat16"
 US = 1e-6
 
-LAUNCHES = HostCosts(1 * US, 1 * US, 1 * US, 0.0, 0.0, 0.0, 1 * US, 1 * US, 0.0)
+LAUNCHES = HostCosts(*[1 * US] * 4, 0.0, 0.0, 0.0, 0.0, 1 * US, 1 * US, 0.0, 1 * US, 0.0, 0.0)
 """A host that takes a microsecond for everything it launches."""
-FREE = HostCosts(*[0.0] * 9)
+FREE = HostCosts(*[0.0] * 14)
 """A host that takes no time."""
 
 

@@ -40,7 +40,9 @@ def main():
     args = options.parse_args()
     _, world = start(args)
     names = ("replicate", "shard", "tp")
-    mesh = init_device_mesh(args.device, (args.replicas, world // args.tp // args.replicas, args.tp), mesh_dim_names=names)
+    mesh = init_device_mesh(
+        args.device, (args.replicas, world // args.tp // args.replicas, args.tp), mesh_dim_names=names
+    )
     with torch.device(args.device):
         model = Model(args)
     divide(args, model, mesh["tp"])

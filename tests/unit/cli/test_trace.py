@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from foretrace.inputs.script import tracing
+from foretrace.inputs.script.routing import Routing
 from training_scripts import Tracer, write_script
 from unit.cli.command_line import answer_of, call
 
@@ -115,7 +116,7 @@ def test_options_of_a_trace(script: Path, tracer: Tracer, capsys: pytest.Capture
     made = answer_of(capsys, "trace", script, "--world", "2", *options)
     (request,) = tracer.requests
     assert (request.ranks, request.steps, request.gpus) == ((0, 1), (2, 3), 4)
-    assert (request.unknown, request.routing) == (1.0, "zipf:1.2")
+    assert (request.unknown, request.routing) == (1.0, Routing(exponent=1.2))
     assert [role["ranks"] for role in made["roles"]] == [1, 1]
     assert call("trace", script, "--world", "2") == 0
     assert "rank 0" in capsys.readouterr().out

@@ -54,7 +54,7 @@ SERIAL_S: Final = {
     "spatial_scan": 0.16e-6,
 }
 """Seconds that a thread takes for an element where it goes through a row by itself (PyTorch's SoftMax.cu and
-ScanUtils.cuh, along another dimension than the last): each load waits for memory. From an H200: a loss over 32,128 words
+ScanUtils.cuh, along another dimension than the last): each load waits for memory. An H200: a loss over 32,128 words
 with 1,024 tokens behind them takes 35.7 ms, its gradient 17.5 ms, sums over 1,024 tokens 0.17 ms."""
 THREADS: Final = 2048
 """Threads that an SM holds."""

@@ -52,6 +52,7 @@ class ScriptTrace:
             raise UsageError("usage", "a trace is of one block", hint="make another one with foretrace.trace")
         check_torch()
         self._environ = dict(os.environ)  # importing parts of PyTorch sets variables too
+        from foretrace.inputs.script.routing import parse_routing
         from foretrace.inputs.script.tracer.session import Session
 
         self._session = Session(
@@ -60,7 +61,7 @@ class ScriptTrace:
             gpus=self._gpus_per_node,
             steps=self._steps,
             unknown=self._unknown,
-            routing=self._routing,
+            routing=parse_routing(self._routing),
         )
         try:
             self._session.__enter__()

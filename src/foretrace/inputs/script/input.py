@@ -169,6 +169,7 @@ class ScriptInput(Input):
             raise InputError("no-such-rank", problem, where=self.title, hint=hint)
 
     def _request(self) -> TraceRequest:
+        from foretrace.inputs.script.routing import parse_routing
         from foretrace.inputs.script.tracing import TraceRequest
 
         options: ScriptOptions = self.options
@@ -176,7 +177,6 @@ class ScriptInput(Input):
             raise UsageError(
                 "missing-argument", f"on how many GPUs does {self.paths[0]} run?", hint="for example --world 64"
             )
-        _check_routing(options.routing)
         ranks = tuple(range(options.world)) if options.trace_ranks == "all" else options.trace_ranks
         return TraceRequest(
             self.paths[0],
@@ -186,27 +186,11 @@ class ScriptInput(Input):
             ranks,
             options.steps or (DEFAULT_STEP, DEFAULT_STEP),
             options.unknown,
-            options.routing,
+            parse_routing(options.routing),
         )
 
 
 _LOCAL: Final = "trace it where it may run: foretrace trace SCRIPT --world N -o job.foretrace, and give the program"
-
-
-def _check_routing(text: str) -> None:
-    """Raises an error for a routing that the tracer could not read, before it runs."""
-    word, _, exponent = text.partition(":")
-    if text == "balanced" or GivenPath(text).is_file or (word == "zipf" and _is_exponent(exponent or "1")):
-        return
-    problem = f"{shortened(text)} is neither a policy nor a file that exists"
-    raise InputError("bad-value", problem, where="--routing", hint="balanced, zipf:1.2, or a file of shares")
-
-
-def _is_exponent(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= MAX_EXPONENT
-    except ValueError:
-        return False
 
 
 def _read_number(text: str) -> float:

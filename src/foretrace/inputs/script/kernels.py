@@ -10,7 +10,7 @@ from foretrace.basics.errors import Diagnostic, listed
 from foretrace.inputs.script.recording import Launch, Recording, Signature
 from foretrace.inputs.torch_ops.shapes import is_known, kernels_of
 from foretrace.inputs.torch_ops.tensors import Tensor
-from foretrace.program.kernels import Kernel, kernels_text
+from foretrace.program.kernels import Kernel, Stream, kernels_text
 
 _MAX_LISTED: Final = 12
 
@@ -27,6 +27,17 @@ def kernels_of_signature(signature: Signature) -> tuple[tuple[int, Kernel], ...]
 def kernel_texts(recording: Recording) -> list[str]:
     """Returns the kernels of every signature of a recording as text, "" where there are none."""
     return [kernels_text(kernels_of_signature(signature)) for signature in recording.signatures]
+
+
+def launch_counts(recording: Recording) -> list[int]:
+    """Returns how many kernels the host launches for every signature of a recording; one where C++ launches all."""
+    return [
+        sum(
+            count * (1 if isinstance(kernel, Stream) and kernel.looped else kernel.launches)
+            for count, kernel in kernels_of_signature(signature)
+        )
+        for signature in recording.signatures
+    ]
 
 
 def unknown_ops(recordings: Iterable[Recording]) -> Diagnostic | None:

@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.inputs.script.recording import Recording, StorageLife
+from foretrace.inputs.script.recording import Launch, Recording, StorageLife
 from foretrace.inputs.script.window import StepWindow, window_of
-from foretrace.program.columns import Category, label
+from foretrace.inputs.torch_ops.kinds import plain_name
+from foretrace.inputs.torch_ops.products import FACTORS
+from foretrace.program.columns import Category, Phase, label
 
 ALLOCATION_BYTES: Final = 512
 """The allocator of PyTorch rounds each request up to a multiple of this (kMinBlockSize of CUDACachingAllocator.cpp)."""
+
+
+WORKSPACE_BYTES: Final = 32 << 20
+"""The workspace of cuBLAS for each thread that multiplies: PyTorch's choice for Hopper (CublasHandlePool.cpp). Older GPUs
+have 8 MiB."""
 
 
 @dataclass(slots=True)
@@ -44,6 +51,8 @@ def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[in
             where there is none.
     """
     memory = HostMemory()
+    if workspaces := workspace_bytes(recording):
+        memory.resident[label(Category.BUFFERS)] = workspaces
     before = _ops_before(window, op_after)
     for storage in recording.storages:
         size, category = rounded_bytes(storage), label(storage.category)
@@ -61,6 +70,20 @@ def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[in
     return memory
 
 
+def workspace_bytes(recording: Recording) -> int:
+    """Returns what cuBLAS holds: a workspace for the script's thread, and one for that of the autograd engine."""
+    multiplies = {
+        number for number, signature in enumerate(recording.signatures) if plain_name(signature.op) in FACTORS
+    }
+    backward = (Phase.BACKWARD, Phase.RECOMPUTE)
+    threads = {
+        event.place.phase in backward
+        for event in recording.events
+        if isinstance(event, Launch) and event.signature in multiplies
+    }
+    return len(threads) * WORKSPACE_BYTES
+
+
 def is_held(storage: StorageLife, event: int) -> bool:
     """Whether a storage is there before an event and what its op allocates."""
     return storage.allocated < event and not 0 <= storage.released <= event
@@ -75,6 +98,7 @@ def peak_by_category(recording: Recording) -> dict[Category, int]:
     """Returns the bytes of each category at the moment at which the allocator first holds most."""
     window = window_of(recording)
     held = dict.fromkeys(Category, 0)
+    held[Category.BUFFERS] = workspace_bytes(recording)
     for storage in recording.storages:
         if is_held(storage, window.first):
             held[storage.category] += rounded_bytes(storage)

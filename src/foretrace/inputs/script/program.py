@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foretrace.basics.errors import Diagnostic, InputError, collected
+from foretrace.inputs.script.fuse import fused
 from foretrace.inputs.script.groups import JobGroups, mesh_of, tokens_per_step
 from foretrace.inputs.script.host_costs import HostCosts
-from foretrace.inputs.script.kernels import kernel_texts, unknown_ops
+from foretrace.inputs.script.kernels import kernel_texts, launch_counts, unknown_ops
 from foretrace.inputs.script.recording import Recording
 from foretrace.inputs.script.window import StepWindow, window_of
 from foretrace.inputs.script.write_role import RecordedRole, RoleWriter
@@ -25,7 +26,7 @@ def program_of(
 ) -> Program:
     """Returns a program in which every rank of the world does what a recorded rank does.
 
-    The last recorded step repeats, or all recorded steps together where they differ.
+    The last recorded step repeats, or all recorded steps together where they differ. Compiled regions are fused.
 
     Args:
         recordings: What one or more ranks issued.
@@ -38,6 +39,7 @@ def program_of(
         InputError: Ranks are missing or listed twice, no step was recorded, or ranks that meet do not agree.
     """
     _check_ranks(recordings, stands_for)
+    recordings = [fused(recording) for recording in recordings]
     windows = [window_of(recording) for recording in recordings]
     unknown = unknown_ops(recordings)
     notes = [note for recording in recordings for note in recording.diagnostics]
@@ -52,11 +54,11 @@ def program_of(
     )
     groups = JobGroups(recordings, stands_for)
     for number, (recording, window) in enumerate(zip(recordings, windows, strict=True)):
-        kernels = kernel_texts(recording)
+        kernels, launches = kernel_texts(recording), launch_counts(recording)
         for ranks in groups.parts(number):
             rank = recording.rank if recording.rank in ranks else ranks[0]
             name = f"rank {rank}" if len(ranks) == 1 else f"ranks like {rank}"
-            recorded = RecordedRole(number, rank, window, kernels, costs or HostCosts(), pace)
+            recorded = RecordedRole(number, rank, window, kernels, launches, costs or HostCosts(), pace)
             RoleWriter(recorded, groups).write(build.role(name, ranks), build.block(f"step of {name}"))
     return build.program()
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.inputs.script.fuse import fused
 from foretrace.inputs.script.recording import Call, Group, Launch, Recording
 from foretrace.program.columns import ONE_TO_ONE, Collective
 
@@ -56,11 +57,12 @@ def _partners_of(call: Call, group: Group) -> set[int]:
 
 
 def with_roles(recordings: tuple[Recording, ...], world: int) -> TracedJob:
-    """Finds for which ranks each recording stands.
+    """Finds for which ranks each recording stands, and fuses compiled regions.
 
     Raises:
         InputError: It does not follow from the groups.
     """
+    recordings = tuple(fused(recording) for recording in recordings)
     if len(recordings) == world:
         return TracedJob(recordings, tuple((recording.rank,) for recording in recordings))
     by_rank = {recording.rank: recording for recording in recordings}

@@ -21,6 +21,7 @@ from foretrace.basics.processes import say
 from foretrace.basics.progress import doing
 from foretrace.inputs.script.recording import Recording
 from foretrace.inputs.script.roles import TracedJob, partners, ranks_text, with_roles
+from foretrace.inputs.script.routing import BALANCED, Routing
 
 MIN_TORCH: Final = (2, 11)
 """The first version of PyTorch that scripts are traced with."""
@@ -42,7 +43,7 @@ class TraceRequest:
         ranks: Ranks to trace; None: those that differ.
         steps: The numbers of the first and the last step to record, from 0.
         unknown: What stands for numbers that only a GPU knows; None: the script may not decide by them.
-        routing: How tokens choose experts, as text.
+        routing: How tokens choose experts.
     """
 
     script: str
@@ -52,7 +53,7 @@ class TraceRequest:
     ranks: tuple[int, ...] | None = None
     steps: tuple[int, int] = (1, 1)
     unknown: float | None = None
-    routing: str = "balanced"
+    routing: Routing = BALANCED
 
 
 def trace_script(request: TraceRequest) -> TracedJob:
@@ -99,7 +100,8 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
         "ranks": list(ranks),
         "steps": list(request.steps),
         "unknown": request.unknown,
-        "routing": request.routing,
+        "exponent": request.routing.exponent,
+        "shares": request.routing.shares,
         "workers": max(len(os.sched_getaffinity(0)), 1) * MAX_AT_ONCE,
     }
     (folder / "request.json").write_text(json.dumps(stored))

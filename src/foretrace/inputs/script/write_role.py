@@ -7,6 +7,7 @@ The host runs its ops one after the other. What it launches on a stream waits fo
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -38,6 +39,9 @@ HOST: Final = "host"
 END: Final = "end of step"
 ALLOCATION: Final = "allocation"
 """What the host does before a wait if it takes memory there without a launch."""
+
+MAX_QUEUED: Final = 1024
+"""Launches that wait on a device at most; with more, CUDA holds up the host."""
 
 Queue: TypeAlias = "tuple[str, int]"
 """A stream, a group's own stream, or a single call, by its number."""
@@ -80,6 +84,7 @@ class RecordedRole:
         rank: A rank that the role is of; it decides with whom its transfers are.
         window: The events.
         kernels: The kernels of each signature as text.
+        launches: How many kernels the host launches for each signature.
         costs: What the host takes.
         pace: By how much the host's time is multiplied.
     """
@@ -88,6 +93,7 @@ class RecordedRole:
     rank: int
     window: StepWindow
     kernels: Sequence[str]
+    launches: Sequence[int]
     costs: HostCosts
     pace: float
 
@@ -107,6 +113,9 @@ class RoleWriter:
         self._queues: dict[Queue, _History] = {}
         self._calls: dict[int, _Frontier] = {}
         self._host: _Frontier = ()
+        self._resumes_s = 0.0
+        self._queued: deque[tuple[int, OpRef]] = deque()
+        self._launched = 0
         self._links: list[tuple[_Earlier, OpRef]] = []
         self._first_on: dict[str, OpRef] = {}
         self._layers = [layer_number(path) for path in self.recording.modules]
@@ -135,6 +144,7 @@ class RoleWriter:
             else:
                 self._hold(number, event.stream, ended)
         elif isinstance(event, HostWait):
+            self._resumes_s += host_s(event, None, self.recorded.costs) * self.recorded.pace
             self._host = _joined(self._host, *(self._issued(queue, event.until) for queue in self._awaited(event)))
         else:
             launch = self._host_op(block, number, event)
@@ -146,8 +156,11 @@ class RoleWriter:
     def _host_op(self, block: BlockBuilder, number: int, event: Launch | HostCopy | Call) -> tuple[OpRef, ...]:
         """Writes the host's part of an event; () where it neither takes time nor waits nor changes memory."""
         signature = self.recording.signatures[event.signature] if isinstance(event, Launch) else None
-        takes = host_s(event, signature, self.recorded.costs) * self.recorded.pace
+        launches = self.recorded.launches[event.signature] if isinstance(event, Launch) else 1
+        takes = host_s(event, signature, self.recorded.costs, launches) * self.recorded.pace + self._resumes_s
+        self._resumes_s = 0.0
         name = signature.op if signature is not None else _name(event)
+        self._make_room()
         memory = self._memory_of(number)
         if not takes and not self._host and not memory:
             return ()
@@ -171,7 +184,17 @@ class RoleWriter:
             launch,
             lambda refs, lane: block.compute(name, lane=lane, after=refs, kernel=kernel, **self._facts(event.place)),
         )
+        self._launched += self.recorded.launches[event.signature] if isinstance(event, Launch) else 1
+        self._queued.append((self._launched, done))
         if isinstance(event, HostCopy) and event.blocking:
+            self._host = _joined(self._host, (done,))
+
+    def _make_room(self) -> None:
+        """Makes the host wait until the device has done so much that another launch can be queued."""
+        done: OpRef | None = None
+        while self._queued and self._queued[0][0] <= self._launched - MAX_QUEUED:
+            done = self._queued.popleft()[1]
+        if done is not None:
             self._host = _joined(self._host, (done,))
 
     def _call(self, block: BlockBuilder, number: int, call: Call, launch: tuple[OpRef, ...]) -> None:
@@ -327,7 +350,9 @@ class RoleWriter:
         has ended on each lane, and of one more before for each lane that another may wait for.
         """
         after, self._host = self._host, ()
-        end = self._add(after, lambda refs: block.host(END, 0.0, after=refs, **self._memory_of(self.window.end)))
+        end = self._add(
+            after, lambda refs: block.host(END, self._resumes_s, after=refs, **self._memory_of(self.window.end))
+        )
         first = list(self._first_on.values())
         names = [f"launch queue {place}" for place in range(1, len(first))]
         places = [block.host(name, 0.0, lane=name) for name in names]

@@ -121,6 +121,8 @@ def stream_to(op: str, in_place: bool, inputs: Inputs, outputs: Sequence[Tensor]
     """Returns what an op (its plain name) of known outputs moves; unless there is a rule for it, it reads all inputs
     once and writes its outputs once."""
     written = sum(tensor.bytes for tensor in outputs)
+    if op.startswith("triton_") and outputs:
+        return Stream(op, read_bytes(inputs), written)
     known = _known_stream(op, in_place, inputs)
     if known is not None and op in _COPIES and outputs:
         source = next(tensor for tensor in tensors(inputs) if tensor is not None)
@@ -142,8 +144,8 @@ def zeroed_first(op: str, inputs: Inputs, outputs: Sequence[Tensor]) -> tuple[St
     if op not in ZEROED or not given or not outputs:
         return ()
     zeros = Stream("zero", 0, outputs[0].bytes, element=outputs[0].size)
-    part = _nll(op, inputs, given) if "nll" in op else _copy("copy", inputs, [outputs[0], given[0]])
-    return (zeros, part if "nll" in op else replace(part, write=given[0].full_bytes))
+    part = Tensor(given[0].dims, outputs[0].type)
+    return (zeros, _nll(op, inputs, given) if "nll" in op else _copy("copy", inputs, [part, given[0]]))
 
 
 def contiguous_first(op: str, inputs: Inputs) -> tuple[Stream, ...]:
@@ -203,11 +205,20 @@ def _elementwise(op: str, name: str, in_place: bool, given: list[Tensor]) -> Str
     elif name == "mul" and any("complex" in tensor.type for tensor in given):
         name = "mul_complex"
     elif name == "mul" and min((tensor.count for tensor in large), default=0) < prod(dims):
-        name = "mul_broadcast"
+        name = "mul_broadcast" if _broadcasts_over(large, dims) > 2 else "mul_rows"
     elif name in _STRIDED and _is_scattered(large):
         name += "_strided"
     widest = max((tensor.size for tensor in large), default=PROFILED)
     return Stream(name, sum(tensor.bytes for tensor in given), written, element=widest)
+
+
+def _broadcasts_over(operands: list[Tensor], dims: tuple[int, ...]) -> int:
+    """Returns the dimensions that are left of an operation when PyTorch joins those that all operands walk alike."""
+    if not all(operand.is_contiguous for operand in operands):
+        return len(dims)
+    shapes = [(1,) * (len(dims) - len(operand.dims)) + operand.dims for operand in operands]
+    walks = [tuple(shape[at] == 1 for shape in shapes) for at, size in enumerate(dims) if size > 1]
+    return sum(walk != before for walk, before in zip_longest(walks[1:], walks[:-1])) + 1
 
 
 def _is_scattered(operands: list[Tensor]) -> bool:
@@ -307,7 +318,9 @@ def _embedding_backward(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
     gradient = given[0]
     hidden, entries = gradient.last, whole_numbers(value(inputs, 2))
     table = max(entries[0], 0) * hidden * gradient.size if len(entries) == 1 else 0
-    return Stream("embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table, element=gradient.size)
+    return Stream(
+        "embedding_backward", gradient.bytes, table, EMBEDDING_LAUNCHES, rows=hidden, fixed=table, element=gradient.size
+    )
 
 
 def _rows_taken(op: str, _: Inputs, given: list[Tensor]) -> Stream | None:

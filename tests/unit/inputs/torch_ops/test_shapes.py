@@ -110,7 +110,7 @@ def test_flash_attention_has_lengths_before_heads() -> None:
     [
         ("aten::add", of((64, 32), (64, 32), ()), Stream("add", 8192, 4096)),
         ("aten::mul", of((64, 32), (64, 32), strides=((32, 1), (64, 1))), Stream("mul_strided", 8192, 4096)),
-        ("aten::mul", of((4, 64, 32), (32,)), Stream("mul_broadcast", 16448, 16384)),
+        ("aten::mul", of((4, 64, 32), (32,)), Stream("mul_rows", 16448, 16384)),
         ("aten::mul_", of((64, 32), ()), Stream("scale", 4096, 4096)),
         ("aten::mul", of((64, 32), ()), Stream("elementwise", 4096, 4096)),
         ("aten::silu", of((64, 32)), Stream("silu", 4096, 4096)),

@@ -73,7 +73,7 @@ def _install_offload(patches: Patches) -> None:
         text = f"{name} runs the optimizer on the host, whose time is not known"
         raise CannotTrace("unsupported-op", text, "trace without offload")
 
-    def made(_: Any, *args: Any, **kwargs: Any) -> None:
+    def made(*_: Any, **__: Any) -> None:
         refuse("CPUOffloadPolicy")
 
     start = FullyShardedDataParallel.__init__

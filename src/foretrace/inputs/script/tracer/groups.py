@@ -336,12 +336,29 @@ def _waiting(call: Callable[..., RecordedWork]) -> Callable[..., RecordedWork]:
 
 
 # Calls go to groups in Python directly, and not through an op that would wait for its arguments.
-for _name in (
-    "allreduce allreduce_coalesced reduce broadcast allgather all_gather_single _allgather_base gather scatter send "
-    "all_gather_single_coalesced allgather_into_tensor_coalesced reduce_scatter reduce_scatter_single alltoall "
-    "_reduce_scatter_base reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced all_to_all_single "
-    "alltoall_base exchange"
-).split():
+for _name in [
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "broadcast",
+    "allgather",
+    "all_gather_single",
+    "_allgather_base",
+    "gather",
+    "scatter",
+    "send",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "alltoall",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all_single",
+    "alltoall_base",
+    "exchange",
+]:
     setattr(RecordedGroup, _name, _waiting(getattr(RecordedGroup, _name)))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import foretrace
+from foretrace.inputs.script.routing import Routing
 from foretrace.inputs.script.tracer.mailbox import Mailbox, wanted
 from foretrace.inputs.script.tracer.places import TraceComplete
 from foretrace.inputs.script.tracer.session import Session
@@ -92,7 +93,7 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
         gpus=request["gpus"],
         steps=tuple(request["steps"]),
         unknown=request["unknown"],
-        routing=request["routing"],
+        routing=Routing(request["exponent"], tuple(map(tuple, request["shares"]))),
         mailbox=Mailbox(rank, folder),
     )
     try:

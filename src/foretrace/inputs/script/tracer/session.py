@@ -13,15 +13,14 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import Recording
-from foretrace.inputs.script.tracer import composites, cuda, frameworks, tensors
-from foretrace.inputs.script.tracer import routing as routing_policy
+from foretrace.inputs.script.routing import Routing
+from foretrace.inputs.script.tracer import composites, cuda, frameworks, routers, tensors
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.groups import GroupBook, environment
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
-from foretrace.inputs.script.tracer.routing import parse_routing
 from foretrace.inputs.script.tracer.storages import Storages
 from foretrace.inputs.script.tracer.unknown import UnknownNumber
 from foretrace.program.columns import Category
@@ -36,7 +35,7 @@ class Session:
         gpus: GPUs of a node.
         steps: The numbers of the first and the last step to record, from 0.
         unknown: The number that stands for values that are known on a GPU only; None: those are errors.
-        routing: How tokens choose experts, as text (`routing.parse_routing`).
+        routing: How tokens choose experts.
         mailbox: What carries objects between ranks that are traced together.
     """
 
@@ -48,7 +47,7 @@ class Session:
         gpus: int = 8,
         steps: tuple[int, int] = (1, 1),
         unknown: float | None = None,
-        routing: str = "balanced",
+        routing: Routing | None = None,
         mailbox: Mailbox | None = None,
     ) -> None:
         self.rank, self.world, self.gpus = rank, world, gpus
@@ -61,7 +60,7 @@ class Session:
         self._first_step = steps[0]
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
-        self._unknown, self._routing = unknown, parse_routing(routing)
+        self._unknown, self._routing = unknown, routing or Routing()
         self._parameters = self._whole_parameters = 0
         self._tokens: Counter[int] = Counter()
         self._optimizers: set[int] = set()
@@ -80,7 +79,7 @@ class Session:
         self.groups.install(self.patches)
         composites.install(self.patches, self.recorder)
         frameworks.install(self.patches, self.recorder, self.places, self.mailbox, self.notes)
-        routing_policy.install(self.recorder, self._routing, self.notes)
+        routers.install(self.recorder, self._routing, self.notes)
         self.places.on_optimizer = self._mark_optimizer
         self.places.on_input = self._count_tokens
         self.places.install(self.patches)
