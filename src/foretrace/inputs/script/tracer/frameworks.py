@@ -34,6 +34,7 @@ def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailb
     _install_files(patches, recorder, notes)
     _install_parallel(patches)
     _install_threads(patches, recorder)
+    _install_recurrences(patches, notes)
     _install_initialisers(patches)
 
 
@@ -257,6 +258,22 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
             _pop_mode()
 
     patches.set(threading.Thread, "_bootstrap_inner", bootstrap)
+
+
+def _install_recurrences(patches: Patches, notes: list[Diagnostic]) -> None:
+    """Says that recurrent layers run as PyTorch composes them, where cuDNN fuses their steps."""
+
+    def noted(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not any(note.code == "assumed" and "cuDNN" in note.message for note in notes):
+                text = "recurrent layers are traced as one step after another; cuDNN fuses them, and is faster"
+                notes.append(Diagnostic("warning", "assumed", text))
+            return forward(*args, **kwargs)
+
+        return run
+
+    for kind in (nn.RNN, nn.LSTM, nn.GRU):
+        patches.set(kind, "forward", noted(kind.forward))
 
 
 def _install_initialisers(patches: Patches) -> None:
