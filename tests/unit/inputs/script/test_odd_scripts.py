@@ -18,10 +18,12 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from foretrace.basics.errors import InputError  # noqa: E402
 from foretrace.inputs.script.recording import Launch, Recording  # noqa: E402
 from foretrace.inputs.script.tracer.places import TraceComplete  # noqa: E402
 from foretrace.inputs.script.tracer.session import Session  # noqa: E402
 from foretrace.inputs.script.tracer.unknown import CannotTrace  # noqa: E402
+from foretrace.inputs.script.tracing import TraceRequest, trace_script  # noqa: E402
 from foretrace.program.columns import Phase  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -225,7 +227,7 @@ def _dense(kind: str) -> None:
         (lambda: nn.DataParallel(nn.Linear(2, 2)), "unsupported-op"),
         (lambda: torch.cuda.CUDAGraph(), "unsupported-op"),
         (lambda: torch.nested.nested_tensor([torch.randn(2), torch.randn(3)], device="cuda"), "unsupported-op"),
-        (lambda: F.ctc_loss(_on_gpu(9, 1, 5), torch.ones(1, 2).cuda(), (9,), (2,)), "unsupported-op"),
+        (lambda: F.ctc_loss(_on_gpu(9, 1, 5), *(torch.ones(1, dtype=torch.long).cuda(),) * 3), "unsupported-op"),
         (lambda: _on_gpu(4).numpy(), "needs-value"),
     ],
 )
@@ -343,3 +345,14 @@ def test_optimizers_step_in_the_backward_or_not_at_all() -> None:
         isinstance(event, Launch) and recording.signatures[event.signature].op == "aten::sub_"
         for event in recording.events[begin:end]
     )
+
+
+def test_a_script_of_a_package_imports_from_it_and_may_end_itself(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "options.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    (package / "train.py").write_text("from . import options\n")
+    with pytest.raises(InputError) as raised:
+        trace_script(TraceRequest(str(package / "train.py"), ("--no-such-option",)))
+    assert raised.value.code == "script-failed" and "--no-such-option" in str(raised.value)
