@@ -20,8 +20,8 @@ class HostCosts:
 
     The values are fitted to the forward, backward and optimizer of fifteen scripts at sizes that the host limits, on
     two virtual servers with H200, by non-negative least squares on relative errors; those of views and modules are
-    given, since both go with launches. A script's total, fitted without it, is off by 14 % in the median and by up to 39 %. The
-    two servers differ as much for single scripts: see `pace`.
+    given, since both go with launches. A script's total, fitted without it, is off by 14 % in the median and by up to
+    39 %. The two servers differ as much for single scripts: see `pace`.
 
     Attributes:
         forward_s: For an op that launches kernels in the forward, or outside of all parts of the step.
