@@ -52,7 +52,6 @@ def run_really(script: Path, arguments: Sequence[str], world: int) -> list[list[
 
 def _log_rank(log: Path, script: str, arguments: list[str]) -> None:
     """Runs a script as the rank that the environment names."""
-    import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils._python_dispatch import TorchDispatchMode
 

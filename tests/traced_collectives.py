@@ -28,3 +28,8 @@ def _of(recording: Recording, call: Call) -> Iterator[Logged]:
         yield from (("RECEIVE", ranks, call.bytes, peer) for peer in call.receives_from)
     else:
         yield call.collective.name, ranks, call.bytes, -1
+
+
+def without_splits(calls: list[Logged]) -> list[Logged]:
+    """Returns collectives without the bytes of all-to-alls, which depend on how tokens choose experts."""
+    return [(kind, ranks, 0 if kind == "ALL_TO_ALL" else size, peer) for kind, ranks, size, peer in calls]

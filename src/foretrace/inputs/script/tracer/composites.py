@@ -336,7 +336,10 @@ def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torc
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
                 to = dtype(args)
-                return op(*(cast(value, to) for value in args), **{k: cast(v, to) for k, v in kwargs.items()})
+                named = {key: cast(value, to) for key, value in kwargs.items()}
+                # GCC evaluates the casts of PyTorch's arguments from the last to the first, which decides the order
+                # in which gradients become ready.
+                return op(*reversed([cast(value, to) for value in reversed(args)]), **named)
 
         return run
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,9 +32,10 @@ def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailb
     _install_pipelines(patches, mailbox)
     _install_scaler(patches, recorder)
     _install_compiler(patches, places, notes)
-    _install_files(patches, recorder, notes)
+    _install_files(patches, notes)
     _install_parallel(patches)
     _install_threads(patches, recorder)
+    _install_recurrences(patches, notes)
     _install_initialisers(patches)
 
 
@@ -188,41 +190,49 @@ class _Compiled(nn.Module):
         return getattr(self._modules["_orig_mod"], name)
 
 
-def _install_files(patches: Patches, recorder: Recorder, notes: list[Diagnostic]) -> None:
+class _Kept(NamedTuple):
+    """A tensor of a checkpoint, and its copy on the host."""
+
+    tensor: torch.Tensor
+    on_host: torch.Tensor
+
+
+def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
     """Keeps checkpoints in memory: simulated tensors have no data, and a file of the user stays as it is."""
     saved: dict[Any, Any] = {}
     load = torch.load
 
     def key(file: Any) -> Any:
-        return os.path.abspath(file) if isinstance(file, str | os.PathLike) else id(file)
+        return Path(file).absolute() if isinstance(file, str | os.PathLike) else id(file)
 
     def stored(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         plain = getattr(value, "_local_tensor", value).detach()
-        return value, plain.to("cpu") if is_simulated(plain) else plain.clone()
+        return _Kept(value, plain.to("cpu") if is_simulated(plain) else plain.clone())
 
     def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
         if not any(note.code == "not-written" for note in notes):
             notes.append(Diagnostic("note", "not-written", "torch.save writes no file: tensors have no data"))
         saved[key(file)] = pytree.tree_map(stored, value)
 
-    def restored(value: Any, location: Any) -> Any:
-        kept, plain = value
-        if kept is not plain and hasattr(kept, "_local_tensor"):
-            return kept.detach().clone()
-        return plain.to(kept.device if location is None or callable(location) else location)
+    def restored(value: _Kept, location: Any) -> Any:
+        if hasattr(value.tensor, "_local_tensor"):
+            return value.tensor.detach().clone()
+        return value.on_host.to(value.tensor.device if location is None or callable(location) else location)
 
     def load_(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         where = map_location.get("cuda:0") if isinstance(map_location, dict) else map_location
         if key(file) not in saved:
             value = load(file, "cpu", *args, **kwargs)
             on_host = where is None or callable(where) or torch.device(where).type == "cpu"
-            return value if on_host else pytree.tree_map_only(torch.Tensor, lambda one: one.to(where), value)
-        is_pair = lambda value: isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor)  # noqa: E731
+            return value if on_host else pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(where), value)
         return pytree.tree_map(
-            lambda value: restored(value, where) if is_pair(value) else value, saved[key(file)], is_leaf=is_pair
+            lambda value: restored(value, where) if is_kept(value) else value, saved[key(file)], is_leaf=is_kept
         )
+
+    def is_kept(value: Any) -> bool:
+        return isinstance(value, _Kept)
 
     patches.set(torch, "save", save)
     patches.set(torch, "load", load_)
@@ -257,6 +267,22 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
             _pop_mode()
 
     patches.set(threading.Thread, "_bootstrap_inner", bootstrap)
+
+
+def _install_recurrences(patches: Patches, notes: list[Diagnostic]) -> None:
+    """Says that recurrent layers run as PyTorch composes them, where cuDNN fuses their steps."""
+
+    def noted(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not any(note.code == "assumed" and "cuDNN" in note.message for note in notes):
+                text = "recurrent layers are traced as one step after another; cuDNN fuses them, and is faster"
+                notes.append(Diagnostic("warning", "assumed", text))
+            return forward(*args, **kwargs)
+
+        return run
+
+    for kind in (nn.RNN, nn.LSTM, nn.GRU):
+        patches.set(kind, "forward", noted(kind.forward))
 
 
 def _install_initialisers(patches: Patches) -> None:

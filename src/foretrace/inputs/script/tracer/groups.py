@@ -375,6 +375,8 @@ class GroupBook:
         self._numbers: dict[int, int] = {}
         self._groups: list[RecordedGroup] = []
         self._families: list[tuple[str, list[tuple[int, ...]]]] = []
+        self._seen: set[int] = set()
+        """The ranks of the last family."""
         self._future_stream = -1
         self._pending: dict[int, int] = {}
         """The call that writes to a storage, by the address of the storage."""
@@ -394,11 +396,12 @@ class GroupBook:
         members = tuple(ranks)
         if self._families:
             known, groups = self._families[-1]
-            seen = {rank for group in groups for rank in group}
-            if known == description and len(groups[0]) == len(members) and seen.isdisjoint(members):
+            if known == description and len(groups[0]) == len(members) and self._seen.isdisjoint(members):
                 groups.append(members)
+                self._seen.update(members)
                 return
         self._families.append((description, [members]))
+        self._seen = set(members)
 
     def describe(self, group: RecordedGroup, text: str) -> None:
         """Notes what a group is for."""

@@ -99,12 +99,12 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
     try:
         with session:
             try:
-                runpy.run_path(script, run_name="__main__")
+                _run_script(Path(script))
             except TraceComplete:
                 pass
             except SystemExit as ended:
                 if ended.code not in (None, 0):
-                    raise RuntimeError(f"the script ended with exit code {ended.code}") from None
+                    raise RuntimeError(_exit_text(ended.code, folder / f"rank-{rank}.out")) from None
     except CannotTrace as error:
         return _fail(folder, rank, error.code, error.message, error.where, error.hint)
     except BaseException as error:
@@ -113,6 +113,27 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
     unfinished.write_bytes(pickle.dumps(session.recording(), protocol=pickle.HIGHEST_PROTOCOL))
     unfinished.replace(folder / f"rank-{rank}.recording")
     return 0
+
+
+def _exit_text(code: Any, output: Path) -> str:
+    """Returns how a script ended, with the last line that it printed: argparse says there what it did not take."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    lines = output.read_text(errors="replace").strip().splitlines()
+    return f"the script ended with exit code {code}" + (f": {lines[-1]}" if lines else "")
+
+
+def _run_script(path: Path) -> None:
+    """Runs a script; one in a package runs as its module, so that it may import relative to itself."""
+    parts, folder = [path.stem], path.resolve().parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if len(parts) == 1:
+        runpy.run_path(str(path), run_name="__main__")
+        return
+    sys.path.insert(1, str(folder))
+    runpy.run_module(".".join(parts), run_name="__main__", alter_sys=True)
 
 
 def _fail_as(folder: Path, rank: int, error: BaseException) -> int:

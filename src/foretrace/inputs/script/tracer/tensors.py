@@ -34,7 +34,7 @@ def install(patches: Patches, recorder: Recorder) -> None:
     _install_values(patches, recorder)
     _install_dynamic(recorder)
     _install_finite(patches, recorder)
-    _install_refusals(recorder)
+    _install_refusals(patches, recorder)
     _install_addresses(patches)
     _install_data(patches)
     resize = torch.UntypedStorage.resize_
@@ -424,11 +424,11 @@ _SPARSE: Final = [
 ]
 
 
-def _install_refusals(recorder: Recorder) -> None:
+def _install_refusals(patches: Patches, recorder: Recorder) -> None:
     """Refuses ops of which sizes say too little."""
 
     def refusing(name: str, hint: str) -> Callable[..., Any]:
-        def refuse(*_: Any) -> Any:
+        def refuse(*_: Any, **__: Any) -> Any:
             raise CannotTrace("unsupported-op", f"{name} cannot be traced: its work depends on values", hint)
 
         return refuse
@@ -436,7 +436,8 @@ def _install_refusals(recorder: Recorder) -> None:
     for name in _SPARSE:
         recorder.handlers[f"aten::{name}"] = refusing(f"aten::{name}", "use dense gradients: sparse=False")
     recorder.handlers["aten::_pack_padded_sequence"] = refusing("pack_padded_sequence", "pad sequences instead")
-    recorder.handlers["aten::_nested_tensor_from_tensor_list"] = refusing("a nested tensor", "pad sequences instead")
+    for name in ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged"):
+        patches.set(torch.nested, name, refusing(f"torch.nested.{name}", "pad sequences instead"))
 
 
 def _install_dynamic(recorder: Recorder) -> None:
