@@ -192,7 +192,7 @@ class RoleWriter:
     def _make_room(self) -> None:
         """Makes the host wait until the device has done so much that another launch can be queued."""
         done: OpRef | None = None
-        while self._queued and self._queued[0][0] <= self._launched - MAX_QUEUED:
+        while self._queued and self._queued[0][0] <= self._launched + 1 - MAX_QUEUED:
             done = self._queued.popleft()[1]
         if done is not None:
             self._host = _joined(self._host, (done,))

@@ -10,6 +10,7 @@ from foretrace.inputs.script.host_costs import HostCosts
 from foretrace.inputs.script.memory import peak_bytes
 from foretrace.inputs.script.program import program_of
 from foretrace.inputs.script.recording import HostWork, Recording
+from foretrace.inputs.script.write_role import MAX_QUEUED
 from foretrace.program.columns import Category, Collective, Phase
 from foretrace.program.program import Program
 from foretrace.readings.memory import memory_tracks
@@ -43,6 +44,22 @@ def test_a_device_bound_chain_takes_the_sum_of_the_kernels() -> None:
     for _ in range(10):
         script.launch("aten::relu")
     assert step_us(simulate(timed(alone(script, LAUNCHES), {"aten::relu": 3 * US}))) == 30
+
+
+def test_a_full_queue_of_launches_holds_up_the_host() -> None:
+    """Kernels of 2 us, launches of 1: the first after a full queue waits for the first kernel, which ends after 3."""
+    script = Script()
+    for _ in range(MAX_QUEUED):
+        script.launch("aten::relu")
+    for _ in range(2):
+        script.launch("aten::neg")
+    seconds = {"aten::relu": 2 * US, "aten::neg": 2 * US}
+    answer = simulate(timed(alone(script, LAUNCHES), seconds, repeats=False))
+    first = times_of(answer, 0, "aten::neg")[0]
+    assert first == (MAX_QUEUED, MAX_QUEUED + 1)
+    slow = {"aten::relu": 2000 * US, "aten::neg": 2 * US}
+    answer = simulate(timed(alone(script, LAUNCHES), slow, repeats=False))
+    assert times_of(answer, 0, "aten::neg")[0] == (2001, 2002)
 
 
 def test_a_blocking_copy_holds_up_the_host() -> None:
