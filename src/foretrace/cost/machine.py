@@ -413,7 +413,7 @@ class Machine:
         if pricer is None:
             pricer = gpu_pricer(gpu, sources, self.calibration)
             self._cache.pricers.append((gpu, pricer))
-        pricer = job_pricer(pricer, gpu, world, sources, mix)
+        pricer = job_pricer(pricer, gpu, world, sources, mix, calibrated=self.calibration is not None)
         if not self._kernel_speeds:
             return pricer
         from foretrace.cost.kernels.hypothetical import FasterKernels

@@ -36,7 +36,9 @@ def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None)
     return calibrated_pricer(gpu, calibration, sources.source, sources.silicon)
 
 
-def job_pricer(pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources, mix: Mix | None) -> KernelPricer:
+def job_pricer(
+    pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources, mix: Mix | None, *, calibrated: bool = True
+) -> KernelPricer:
     """Returns the pricer for a job of `world` GPUs, the slowest of which the others wait for.
 
     Args:
@@ -46,13 +48,14 @@ def job_pricer(pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources
         sources: The sources of prices.
         mix: The kernels of the job, where a calibration was recorded at the frequency of a step; its times are
             converted to the job's own frequency.
+        calibrated: Whether prices of streams are those of a step, rather than of a kernel profile, and stay.
     """
     if sources.source == "roofline":
         return pricer
     from foretrace.cost.kernels.clocks import ClockedPricer, SlowestPricer, products_factor  # starts faster without
 
     if mix is not None:
-        pricer = ClockedPricer(pricer, products_factor(gpu, mix, pricer))
+        pricer = ClockedPricer(pricer, products_factor(gpu, mix, pricer), None if calibrated else gpu)
     return SlowestPricer(pricer, world) if world > 1 else pricer
 
 

@@ -25,13 +25,14 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats
+from foretrace.basics.arrays import Floats, Mask
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
-from foretrace.cost.kernels.model import peak_flops
+from foretrace.cost.kernels.model import UNKNOWN_UNITS, peak_flops
 from foretrace.cost.kernels.parameters import efficiency
+from foretrace.cost.kernels.streams import is_bound_by_instructions
 from foretrace.hardware.cluster import Gpu
-from foretrace.program.kernels import Copy, Kernel
+from foretrace.program.kernels import Copy, Kernel, Stream
 from foretrace.program.program import Source
 
 # Shares of a module's power limit, of an H200 (benchmarks/gpu/clocks.py: bf16 products and attention amid passes over
@@ -123,10 +124,12 @@ def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats
 
 @dataclass(frozen=True, slots=True)
 class ClockedPricer:
-    """Prices of another source, with products `factor` times as long."""
+    """Prices of another source, with products `factor` times as long, and so the streams that instructions hold up on
+    `gpu` (None: streams stay as they are)."""
 
     pricer: KernelPricer
     factor: float
+    gpu: Gpu | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -147,8 +150,22 @@ class ClockedPricer:
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel at the job's own frequency."""
         prices = self.pricer.price(kernels)
-        computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
-        return replace(prices, duration_s=prices.duration_s * np.where(computes, self.factor, 1.0))
+        follows = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool) | self._held_up(kernels)
+        return replace(prices, duration_s=prices.duration_s * np.where(follows, self.factor, 1.0))
+
+    def _held_up(self, kernels: Sequence[Kernel]) -> Mask:
+        """Returns which kernels are streams that instructions hold up."""
+        if self.gpu is None:
+            return np.zeros(len(kernels), dtype=bool)
+        own, bytes_per_s = efficiency(self.gpu), self.gpu.memory_bytes_per_s
+        clocks_per_s = (self.gpu.compute_units or UNKNOWN_UNITS) * own.clock_hz
+        return np.array(
+            [
+                isinstance(kernel, Stream) and is_bound_by_instructions(kernel, own.streams, bytes_per_s, clocks_per_s)
+                for kernel in kernels
+            ],
+            dtype=bool,
+        )
 
 
 def slowest(gpus: int) -> float:

@@ -75,6 +75,21 @@ def is_unvectorised(kernel: Stream) -> bool:
     return kernel.name in UNVECTORISED or kernel.name.endswith(("_strided", "_permuted"))
 
 
+def rates(kernel: Stream, fit: StreamFit) -> tuple[float, float]:
+    """Returns the share of the memory's rate that a stream reaches, and the bytes that an SM moves in a clock."""
+    width = kernel.element / PROFILED_ELEMENT
+    share = min(fit.share * width, max(fit.share, MAX_SHARE)) if is_unvectorised(kernel) else fit.share
+    return share, fit.bytes_per_clock * width
+
+
+def is_bound_by_instructions(
+    kernel: Stream, fits: Mapping[str, Mapping[int, StreamFit]], bytes_per_s: float, clocks_per_s: float
+) -> bool:
+    """Whether a stream waits longer for its instructions than for memory, so that it follows the clock."""
+    share, per_clock = rates(kernel, stream_fit(fits, kernel))
+    return per_clock * clocks_per_s < share * bytes_per_s
+
+
 def stream_kind(kernel: Stream) -> str:
     """The name under which a stream's rates are known. PyTorch's cast to a wider dtype is another kernel than that to a
     narrower one, and goes at half its rate."""
@@ -125,10 +140,8 @@ def streams_s(
     for kernel in kernels:
         fit = stream_fit(fits, kernel)
         more = max(kernel.launches - OWN_LAUNCHES.get(kernel.name, 1), 0)
-        width = kernel.element / PROFILED_ELEMENT
-        share = min(fit.share * width, max(fit.share, MAX_SHARE)) if is_unvectorised(kernel) else fit.share
         moved = fit.reads * kernel.read + kernel.write
-        rows.append((moved, more, share, fit.bytes_per_clock * width, fit.fixed_s))
+        rows.append((moved, more, *rates(kernel, fit), fit.fixed_s))
     moved, more, share, per_clock, fixed = np.array(rows, dtype=np.float64).T
     memory, issue = moved / (bytes_per_s * share), moved / (clocks_per_s * per_clock)
     walks = np.array([serial_s(kernel, units) for kernel in kernels])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from typing import Final
 
@@ -57,6 +58,11 @@ KEPT: Final = frozenset(
 GATHERS: Final = frozenset(("embedding", "index", "index_select", "gather"))
 """Ops that read as much of their first input as they return."""
 
+RANDOM: Final = frozenset(
+    ("native_dropout", "dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform", "normal")
+)
+"""Ops that do something else each time."""
+
 LONG_ROWS: Final = frozenset(("log_softmax", "log_softmax_backward_data", "softmax", "softmax_backward_data"))
 
 MAX_PERSISTENT: Final = 1024
@@ -89,6 +95,12 @@ class _Op:
         return products or not is_stream(word)
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether it makes the same from the same, and changes nothing."""
+        changes = set(self.reads) & set(self.writes)
+        return not self.is_kept and not changes and plain_name(self.signature.op) not in RANDOM
+
+    @property
     def key(self) -> tuple[int, bool, int]:
         """Ops of different keys are of different kernels."""
         return self.launch.region, self.launch.place.phase is Phase.FORWARD, self.level
@@ -112,7 +124,7 @@ class _Kernel:
 
 
 def fused(recording: Recording) -> Recording:
-    """Returns a recording with the kernels of its compiled regions; the same one where it has none, or has them already."""
+    """Returns a recording with the kernels of its compiled regions; the same one where nothing is left to fuse."""
     if any(signature.op in (FUSED, FUSED_SOFTMAX) for signature in recording.signatures):
         return recording
     if not any(isinstance(event, Launch) and event.region for event in recording.events):
@@ -137,7 +149,7 @@ class _Fusion:
     def result(self) -> Recording:
         """Returns the fused recording."""
         bounds = sorted({0, len(self._recording.events), *(bound for step in self._recording.steps for bound in step)})
-        for first, end in zip(bounds, bounds[1:], strict=False):
+        for first, end in pairwise(bounds):
             self._fuse(self._ops(first, end))
         return self._renumbered()
 
@@ -158,7 +170,7 @@ class _Fusion:
             versions = tuple(writes[storage] for storage in reads)
             key = (event.signature, reads, versions, event.place.phase, event.region)
             twin = known.get(key)
-            if twin is not None and not op.is_kept and not set(reads) & set(event.writes):
+            if twin is not None and op.is_repeatable:
                 self._same.update(zip(event.writes, twin.writes, strict=False))
                 for storage, own in zip(event.writes, twin.writes, strict=False):
                     self._outlive(own, self._recording.storages[storage].released)
@@ -199,11 +211,7 @@ class _Fusion:
                 others = [op for op in readers[storage] if kernel_of.get(op.number) is not kernel]
                 if not others and readers[storage]:
                     self._dropped.add(storage)
-                elif (
-                    others
-                    and all(self._may_make_again(op, kernel) for op in others)
-                    and self._is_large(storage, kernel)
-                ):
+                elif others and self._is_large(storage, kernel) and all(_makes_again(op, kernel) for op in others):
                     self._dropped.add(storage)
                     again[storage] = kernel
                 else:
@@ -211,10 +219,6 @@ class _Fusion:
         for kernel in kernels:
             for op in kernel.ops:
                 self._read(kernel, op, op.reads, again)
-
-    def _may_make_again(self, op: _Op, kernel: _Kernel) -> bool:
-        """Whether an op of a backward may make what a kernel of a forward made."""
-        return not op.is_kept and op.key[1] != kernel.ops[0].key[1]
 
     def _is_large(self, storage: int, kernel: _Kernel) -> bool:
         sources = sum(min(self._bytes(source), _largest(op)) for op in kernel.ops for source in op.reads)
@@ -289,6 +293,11 @@ class _Fusion:
         return life._replace(
             allocated=allocated, released=released if released < 0 else max(new_of[released], allocated)
         )
+
+
+def _makes_again(op: _Op, kernel: _Kernel) -> bool:
+    """Whether an op is of a backward, and so may make again what a kernel of a forward made."""
+    return not op.is_kept and op.key[1] != kernel.ops[0].key[1]
 
 
 def _largest(op: _Op) -> int:

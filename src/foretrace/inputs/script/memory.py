@@ -22,8 +22,8 @@ ALLOCATION_BYTES: Final = 512
 
 
 WORKSPACE_BYTES: Final = 32 << 20
-"""The workspace of cuBLAS for each thread that multiplies: PyTorch's choice for Hopper (CublasHandlePool.cpp). Older GPUs
-have 8 MiB."""
+"""The workspace of cuBLAS for each thread that multiplies, as PyTorch chooses it for Hopper (CublasHandlePool.cpp). It
+is 8 MiB on older GPUs."""
 
 
 @dataclass(slots=True)

@@ -61,11 +61,13 @@ class HostWork(NamedTuple):
         views: Ops that launch nothing: views, and what only reads metadata.
         modules: Calls of modules.
         nodes: Nodes of the autograd graph that ran.
+        calls: Calls of Python functions by the script and by PyTorch.
     """
 
     views: int = 0
     modules: int = 0
     nodes: int = 0
+    calls: int = 0
 
 
 class Launch(NamedTuple):

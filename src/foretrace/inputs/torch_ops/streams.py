@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import prod
 from typing import Final
 
@@ -185,8 +185,8 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
     if op in RULES:
         return RULES[op](op, inputs, given)
     if op in WRITES_ONLY:
-        name = "zero" if op in ("fill", "zero") else "elementwise"
-        return Stream(name, 0, given[0].bytes, element=given[0].size)
+        written = "zero" if op in ("fill", "zero") else "elementwise"
+        return Stream(written, 0, given[0].bytes, element=given[0].size)
     if op in REDUCTIONS:
         return _reduction(inputs, given[0])
     name = _BINARY.get(op) or _UNARY.get(op) or ("elementwise" if op in PLAIN else None)
@@ -218,7 +218,7 @@ def _broadcasts_over(operands: list[Tensor], dims: tuple[int, ...]) -> int:
         return len(dims)
     shapes = [(1,) * (len(dims) - len(operand.dims)) + operand.dims for operand in operands]
     walks = [tuple(shape[at] == 1 for shape in shapes) for at, size in enumerate(dims) if size > 1]
-    return sum(walk != before for walk, before in zip_longest(walks[1:], walks[:-1])) + 1
+    return 1 + sum(1 for before, walk in pairwise(walks) if walk != before)
 
 
 def _is_scattered(operands: list[Tensor]) -> bool:

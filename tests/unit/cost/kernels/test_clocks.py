@@ -109,3 +109,10 @@ def test_products_and_attention_take_longer_streams_do_not() -> None:
     (note,) = ClockedPricer(base, 1.1).notes
     assert note.code == "power-clock" and note.message.startswith("products take 10.0% longer")
     assert ClockedPricer(base, 1.001).notes == base.notes
+
+
+def test_streams_that_instructions_hold_up_follow_the_clock_of_a_job() -> None:
+    base = kernel_pricer(H200, prices="model")
+    kernels = [Stream("gelu", 2**29, 2**29), Stream("copy", 2**29, 2**29)]
+    ratio = ClockedPricer(base, 0.9, H200).price(kernels).duration_s / base.price(kernels).duration_s
+    assert ratio.tolist() == [pytest.approx(0.9), 1.0]

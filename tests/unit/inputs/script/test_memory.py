@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foretrace.inputs.script.memory import peak_bytes
-from foretrace.program.columns import Category
+from foretrace.inputs.script.memory import WORKSPACE_BYTES, peak_bytes
+from foretrace.program.columns import Category, Phase
 from script_recordings import Script
 
 
@@ -13,6 +13,14 @@ def script_of(launches: int) -> Script:
     for _ in range(launches):
         script.launch("aten::mul")
     return script
+
+
+def test_threads_that_multiply_have_workspaces() -> None:
+    script = script_of(1)
+    script.launch("aten::mm")
+    script.phase = Phase.BACKWARD
+    script.launch("aten::mm")
+    assert peak_bytes(script.recording()) == 2 * WORKSPACE_BYTES
 
 
 def test_sizes_are_rounded_up() -> None:

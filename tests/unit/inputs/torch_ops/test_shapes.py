@@ -6,7 +6,7 @@ import pytest
 
 from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.torch_ops.products import kernel_layout
-from foretrace.inputs.torch_ops.shapes import kernel_of
+from foretrace.inputs.torch_ops.shapes import kernel_of, kernels_of
 from foretrace.inputs.torch_ops.tensors import Tensor
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Stream
 
@@ -174,3 +174,39 @@ def test_how_tensors_lie_in_memory() -> None:
     assert (transposed.is_contiguous, transposed.is_dense, transposed.is_transposed) == (False, True, True)
     assert (half.is_contiguous, half.is_dense, half.is_transposed) == (False, False, False)
     assert Tensor((64, 32), BF16).is_transposed is None
+
+
+def written(*dims: int, type_: str = BF16) -> tuple[Tensor, ...]:
+    return (Tensor(dims, type_),)
+
+
+def test_a_part_of_zeros_is_written_after_them() -> None:
+    inputs = of((4, 32), (), (), (), values=("", "[8, 32]", "0", "0"))
+    assert kernels_of("aten::slice_backward", inputs, written(8, 32)) == (
+        Stream("zero", 0, 512),
+        Stream("copy", 256, 256),
+    )
+
+
+def test_a_loss_along_an_outer_dimension_copies_what_is_not_contiguous() -> None:
+    inputs = of((2, 100, 64), (), (), strides=((6400, 1, 100), (), ()), values=("", "1", "False"))
+    copied, walked = kernels_of("aten::_log_softmax", inputs, written(2, 100, 64))
+    assert (copied.name, walked.name, walked.rows) == ("transpose", "spatial_log_softmax", 100)  # type: ignore[union-attr]
+
+
+def test_permuted_parts_are_joined_by_another_kernel_than_slices() -> None:
+    parts = ((2, 8, 4, 16), (2, 8, 4, 16))
+    permuted = of(parts, (), types=("TensorList", "Scalar"), strides=(((512, 16, 128, 1),) * 2, ()))
+    sliced = of(parts, (), types=("TensorList", "Scalar"), strides=(((1024, 128, 32, 1),) * 2, ()))
+    assert kernel_of("aten::cat", permuted) == Stream("cat_permuted", 4096, 4096)
+    assert kernel_of("aten::cat", sliced) == Stream("cat_strided", 4096, 4096)
+
+
+def test_rows_that_are_added_are_read_and_their_targets_too() -> None:
+    inputs = of((64, 32), (), (10,), (10, 32), types=(BF16, "Scalar", LONG, BF16))
+    assert kernel_of("aten::index_add_", inputs) == Stream("add_rows", 2 * 640 + 80, 640, rows=32)
+
+
+def test_numbers_of_rows_are_not_rotations() -> None:
+    assert kernel_of("aten::mul", of((64, 32), (64, 1))).name == "mul_rows"  # type: ignore[union-attr]
+    assert kernel_of("aten::mul", of((4, 64, 8, 32), (1, 64, 1, 32))).name == "mul_broadcast"  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ class EventLog:
         self.streams = ["default"]
         self.region = 0
         self.place: Callable[[], Place] = lambda: Place(Phase.NONE, -1, 0)
-        self.views = self.modules = self.nodes = 0
+        self.views = self.modules = self.nodes = self.calls = 0
         self._signature_of: dict[Hashable, int] = {}
 
     @property
@@ -98,8 +98,8 @@ class EventLog:
         return len(self.streams) - 1
 
     def _host_work(self) -> HostWork:
-        if not (self.views or self.modules or self.nodes):
+        if not (self.views or self.modules or self.nodes or self.calls):
             return _NO_WORK
-        work = HostWork(self.views, self.modules, self.nodes)
-        self.views = self.modules = self.nodes = 0
+        work = HostWork(self.views, self.modules, self.nodes, self.calls)
+        self.views = self.modules = self.nodes = self.calls = 0
         return work

@@ -45,6 +45,8 @@ class Places:
         ends: The number of events at the end of each step.
         models: The outermost modules that were called.
         on_optimizer: Called with each optimizer after its step.
+        on_step_end: Called with the number of steps that may have ended by now.
+        on_input: Called with the arguments of an outermost module.
     """
 
     def __init__(self, log: EventLog, last_step: int) -> None:
@@ -53,6 +55,7 @@ class Places:
         self.ends: list[int] = []
         self.models: list[nn.Module] = []
         self.on_optimizer: Callable[[torch.optim.Optimizer], None] = lambda _: None
+        self.on_step_end: Callable[[int], None] = lambda _: None
         self.on_input: Callable[[Any], None] = lambda _: None
         self._number: dict[str, int] = {}
         self._path: dict[int, int] = {}
@@ -161,6 +164,7 @@ class Places:
     def _end_without_optimizer(self) -> None:
         if self._backwards and not self._optimizers and not self._steps_of:
             self._stepped = self._log.next_number
+            self.on_step_end(len(self.ends) + 1)
 
     def _all_stepped(self) -> bool:
         if max(self._steps_of.values(), default=0) >= MAX_REPEATS:
@@ -226,6 +230,7 @@ class Places:
             self._optimizing -= 1
             self.on_optimizer(optimizer)
             self._stepped = self._log.next_number
+            self.on_step_end(len(self.ends) + 1)
             self._steps_of[id(optimizer)] += 1
 
         patches.set(torch.optim.Optimizer, "__init__", made)

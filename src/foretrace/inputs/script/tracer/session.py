@@ -22,6 +22,7 @@ from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import Places
 from foretrace.inputs.script.tracer.storages import Storages
+from foretrace.inputs.script.tracer.tally import CallTally
 from foretrace.inputs.script.tracer.unknown import UnknownNumber
 from foretrace.program.columns import Category
 
@@ -61,6 +62,7 @@ class Session:
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
         self._unknown, self._routing = unknown, routing or Routing()
+        self._tally = CallTally(self.recorder)
         self._parameters = self._whole_parameters = 0
         self._tokens: Counter[int] = Counter()
         self._optimizers: set[int] = set()
@@ -82,13 +84,16 @@ class Session:
         routers.install(self.recorder, self._routing, self.notes)
         self.places.on_optimizer = self._mark_optimizer
         self.places.on_input = self._count_tokens
+        self.places.on_step_end = self._after_steps
         self.places.install(self.patches)
         self.recorder.__enter__()
+        self._after_steps(0)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._tally.stop()
         self.recorder.__exit__(kind, error, trace)
         self.patches.undo()
 
@@ -115,6 +120,11 @@ class Session:
             torch_version=str(torch.__version__),
             diagnostics=[*self.notes, *self._lost(), *UnknownNumber.noted.values()],
         )
+
+    def _after_steps(self, steps: int) -> None:
+        """Counts calls from the first step on that is recorded."""
+        if steps >= self._first_step:
+            self._tally.start()
 
     def _lost(self) -> list[Diagnostic]:
         """Returns a warning on ops of a step whose tensors are on no device."""
