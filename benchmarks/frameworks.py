@@ -228,7 +228,7 @@ def main() -> int:
         (case, world)
         for case in _cases()
         if any(text in case.name for text in args.only)
-        for world in args.world or _worlds(case)
+        for world in _worlds(case, args.world)
     ]
     outcomes = []
     if not args.json:
@@ -243,9 +243,11 @@ def main() -> int:
     return int(not all(outcome.expected for outcome in outcomes))
 
 
-def _worlds(case: Case) -> Sequence[int]:
+def _worlds(case: Case, chosen: Sequence[int] | None) -> Sequence[int]:
     if case.alone:
         return (1,)
+    if chosen:
+        return chosen
     return (*WORLDS, LARGEST) if case.large else WORLDS
 
 
@@ -299,7 +301,7 @@ _HEADER = f"{'case':<42} {'world':>6}  {'result':<16} {'roles':>5} {'ops':>6} {'
 def _row(own: Outcome) -> str:
     result = own.code if own.expected else f"! {own.code}"
     sizes = f"{own.roles:>5} {own.events:>6} {own.calls:>5}" if own.code == "ok" else f"{'':>5} {'':>6} {'':>5}"
-    note = "; ".join(own.warnings) or ("pass" if own.code == "ok" else own.message)
+    note = "; ".join(own.warnings) or ("pass" if own.code == "ok" else own.message.partition("\n")[0])
     return f"{own.case:<42} {own.world:>6}  {result:<16} {sizes} {own.seconds:>6.1f} {own.peak_mb:>5.0f}  {note[:160]}"
 
 
