@@ -291,7 +291,7 @@ class Recorder(TorchDispatchMode):
         if plan.kind is OpKind.WRITES:
             result = self._written(func, plan, args, kwargs)
         else:
-            result = self._on_meta(func, args, kwargs)
+            result = _laid_out(plan.name, given, self._on_meta(func, args, kwargs))
         if plan.kind is OpKind.WRITES:
             self._made(result, device)  # memory that was made without a device
             made: tuple[torch.Tensor, ...] = ()
@@ -538,6 +538,36 @@ class Recorder(TorchDispatchMode):
 _fake_mode: Final = torch._C._get_dispatch_mode
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _PLAIN: Final = torch.Tensor.__torch_dispatch__
+
+_KEEP_LAYOUT: Final = frozenset(
+    [
+        "aten::convolution",
+        "aten::native_batch_norm",
+        "aten::native_batch_norm_backward",
+        "aten::convolution_backward",
+        "aten::max_pool2d_with_indices",
+        "aten::max_pool2d_with_indices_backward",
+        "aten::avg_pool2d",
+        "aten::avg_pool2d_backward",
+    ]
+)
+"""Ops whose results on a GPU are channels-last where images are, which PyTorch's meta device does not know."""
+
+
+def _laid_out(name: str, given: Sequence[torch.Tensor], result: Any) -> Any:
+    """Returns the results of an op over images in the layout that they have on a GPU."""
+    if name not in _KEEP_LAYOUT or not any(
+        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+        for tensor in given
+    ):
+        return result
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() != 4 or tensor.is_contiguous(memory_format=torch.channels_last):
+            return tensor
+        return torch.empty_like(tensor, memory_format=torch.channels_last)
+
+    return replaced(result, changed)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
