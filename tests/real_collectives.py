@@ -83,6 +83,7 @@ def _log_rank(log: Path, script: str, arguments: list[str]) -> None:
         runpy.run_path(script, run_name="__main__")
     first, last = ends[-2:]
     log.write_text(json.dumps(calls[first:last]))
+    os._exit(0)  # threads of gloo that still run at the end of a process abort it now and then
 
 
 _OTHERS = ("wait_tensor", "_wrap_tensor_autograd")
