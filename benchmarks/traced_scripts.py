@@ -106,7 +106,7 @@ def traced(script: str, arguments: str, cache: Path | None) -> tuple[TracedJob, 
     path = SCRIPTS / f"{script}.py"
     sources = [path, TRACER / "recording.py", *sorted((TRACER / "tracer").glob("*.py"))]
     key = hashlib.sha256(arguments.encode() + b"".join(source.read_bytes() for source in sources)).hexdigest()
-    stored = None if cache is None else cache / f"{script}-{key[:16]}.pickle"
+    stored = None if cache is None else cache / f"{path.stem}-{key[:16]}.pickle"
     if stored is not None and stored.exists():
         job, seconds = pickle.loads(stored.read_bytes())
         return job, seconds
@@ -165,8 +165,12 @@ def table(rows: Sequence[dict[str, Any]], machine: foretrace.Machine, cache: Pat
             continue
         step_ms = 1e3 * prediction.step_s
         errors.append(step_ms / row["step_ms"] - 1)
-        line = f"{row['script']:26}{step_ms:9.2f}{row['step_ms']:9.2f}{errors[-1]:8.1%}{1e3 * prediction.device_s:9.2f}"
-        if "memory" in row:
+        line = f"{Path(row['script']).name:26}{step_ms:9.2f}{row['step_ms']:9.2f}{errors[-1]:8.1%}{1e3 * prediction.device_s:9.2f}"
+        if "peak_bytes" in row:
+            peaks.append(prediction.peak_bytes / row["peak_bytes"] - 1)
+            line += f"{'':15}{1e3 * prediction.host_s:8.1f}{'':8}{prediction.peak_bytes / 1e9:9.2f}"
+            line += f"{row['peak_bytes'] / 1e9:7.2f}{peaks[-1]:7.1%}"
+        elif "memory" in row:
             measured_ms, peak = row["device_busy_ms"], row["memory"]["steady_allocated"]
             peaks.append(prediction.peak_bytes / peak - 1)
             line += (
@@ -251,13 +255,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     parser.add_argument("--hosts", action="store_true")
+    parser.add_argument("--more", action="store_true", help="sizes and scripts on which nothing was fitted")
     parser.add_argument("--ops", default="")
     parser.add_argument("--most", type=int, default=30)
     parser.add_argument("--cache", type=Path)
     arguments = parser.parse_args()
     machine = foretrace.Machine(CLUSTER)
     only = [name for name in (arguments.ops or arguments.only).split(",") if name]
-    rows = read_truth("hosts" if arguments.hosts else "steps", only)
+    rows = read_truth("hosts" if arguments.hosts else "more" if arguments.more else "steps", only)
     if arguments.ops:
         for row in rows:
             compare_ops(row, machine, arguments.cache, arguments.most)

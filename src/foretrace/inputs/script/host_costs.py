@@ -33,7 +33,7 @@ class HostCosts:
         wait_s: For waking up after another wait for the device.
     """
 
-    launch_s: float = 12.9e-6
+    launch_s: float = 14.5e-6
     python_s: float = 2.1e-6
     compiled_s: float = 26e-6
     kernel_s: float = 4e-6

@@ -6,6 +6,7 @@ What the tracer itself calls, and what PyTorch calls to work out sizes, is not c
 from __future__ import annotations
 
 import sys
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -46,5 +47,9 @@ class CallTally:
             sys.setprofile(None)
 
     def _count(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and not self._recorder.inside and frame.f_code.co_filename not in _NOT_COUNTED:
+        if event != "call" or self._recorder.inside:
+            return
+        code = frame.f_code
+        # Going on with a generator is a call to Python, too, and takes next to nothing.
+        if code.co_filename not in _NOT_COUNTED and not code.co_flags & CO_GENERATOR:
             self._log.calls += 1
