@@ -13,11 +13,12 @@ from foretrace.inputs.torch_ops.multi_tensor import LISTS
 class HostCosts:
     """Seconds of the host for each thing that it does.
 
-    The values are fitted to whole steps of fifteen scripts at sizes that the host limits, and of two at full size, on
-    virtual servers with an H200 (`benchmarks/truth/h200_scripts.jsonl`), by non-negative least squares on relative
-    errors. The mean error is 12 %, and 16 % in the median for a script that is left out of the fit. Two such servers
-    differ by up to 44 % for one script, and two runs on one server by up to 42 %: see `pace`. Views, further kernels,
-    lists and waits were given, from bare launches of PyTorch's C++ code; compiled regions are fitted by themselves.
+    The values follow from non-negative least squares on relative errors over whole steps of 21 scripts that the host
+    limits, measured on virtual servers with an H200 (`benchmarks/truth/h200_scripts.jsonl`): the mean error is 13 %, and
+    16 % for a script that is left out of the fit. Two such servers differ by up to 44 % for one script, and two runs on
+    one server by up to 42 %, so that a host may well be as much faster or slower: see `pace`. Views, further kernels,
+    lists and waits were given, from bare launches of PyTorch's C++ code; compiled regions are fitted by themselves. Reads
+    are lower than in the fit, since a step also waits for the kernels before each.
 
     Attributes:
         launch_s: For an op that launches kernels, its node of the autograd graph included.
@@ -33,16 +34,16 @@ class HostCosts:
         wait_s: For waking up after another wait for the device.
     """
 
-    launch_s: float = 14.5e-6
-    python_s: float = 2.1e-6
+    launch_s: float = 13.5e-6
+    python_s: float = 1.9e-6
     compiled_s: float = 26e-6
     kernel_s: float = 4e-6
     view_s: float = 1e-6
     list_op_s: float = 170e-6
     listed_tensor_s: float = 1.3e-6
-    call_s: float = 100e-6
+    call_s: float = 62e-6
     copy_s: float = 30e-6
-    read_s: float = 770e-6
+    read_s: float = 550e-6
     wait_s: float = 250e-6
 
     def work_s(self, work: HostWork) -> float:
