@@ -275,7 +275,7 @@ def _trace(script: str, arguments: list[str], world: int) -> dict[str, Any]:
     """Traces a script in this process and those that it starts."""
     from foretrace.basics.errors import InputError
     from foretrace.inputs.script.checks import check_recordings
-    from foretrace.inputs.script.recording import Call, Launch
+    from foretrace.inputs.script.recording import IssuedCall, KernelLaunch
     from foretrace.inputs.script.tracing import TraceRequest, trace_script
 
     found: dict[str, Any] = {"code": "ok"}
@@ -285,8 +285,8 @@ def _trace(script: str, arguments: list[str], world: int) -> dict[str, Any]:
         begin, end = first.steps[-1]
         events = first.events[begin:end]
         found["roles"] = len(job.recordings)
-        found["events"] = sum(isinstance(event, Launch | Call) for event in events)
-        found["calls"] = sum(isinstance(event, Call) for event in events)
+        found["events"] = sum(isinstance(event, KernelLaunch | IssuedCall) for event in events)
+        found["calls"] = sum(isinstance(event, IssuedCall) for event in events)
         found["warnings"] = [f"{note.code}: {note.message}" for note in check_recordings(job.recordings)]
     except InputError as error:
         found["code"] = error.code

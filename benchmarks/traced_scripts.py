@@ -31,7 +31,7 @@ from foretrace.inputs.script.host_costs import HostCosts, host_s
 from foretrace.inputs.script.kernels import kernel_texts
 from foretrace.inputs.script.memory import peak_bytes
 from foretrace.inputs.script.program import program_of
-from foretrace.inputs.script.recording import Launch, Recording
+from foretrace.inputs.script.recording import KernelLaunch, RankRecording
 from foretrace.inputs.script.tracing import TracedJob, TraceRequest, trace_script
 from foretrace.inputs.script.window import window_of
 from foretrace.inputs.torch_ops.kinds import plain_name
@@ -91,7 +91,7 @@ class Prediction:
     peak_bytes: int
     trace_s: float
     kernel_s: dict[str, float]
-    recording: Recording
+    recording: RankRecording
     launches: int
 
 
@@ -143,11 +143,11 @@ def predict(job: TracedJob, trace_s: float, machine: foretrace.Machine, costs: H
     )
 
 
-def host_by_event(recording: Recording, costs: HostCosts) -> Iterator[float]:
+def host_by_event(recording: RankRecording, costs: HostCosts) -> Iterator[float]:
     """Yields the host's seconds of each event in the recorded step."""
     window = window_of(recording)
     for event in recording.events[window.first : window.end]:
-        yield host_s(event, recording.signatures[event.signature] if isinstance(event, Launch) else None, costs)
+        yield host_s(event, recording.signatures[event.signature] if isinstance(event, KernelLaunch) else None, costs)
 
 
 def table(rows: Sequence[dict[str, Any]], machine: foretrace.Machine, cache: Path | None) -> None:
@@ -165,7 +165,8 @@ def table(rows: Sequence[dict[str, Any]], machine: foretrace.Machine, cache: Pat
             continue
         step_ms = 1e3 * prediction.step_s
         errors.append(step_ms / row["step_ms"] - 1)
-        line = f"{Path(row['script']).name:26}{step_ms:9.2f}{row['step_ms']:9.2f}{errors[-1]:8.1%}{1e3 * prediction.device_s:9.2f}"
+        name = Path(row["script"]).name
+        line = f"{name:26}{step_ms:9.2f}{row['step_ms']:9.2f}{errors[-1]:8.1%}{1e3 * prediction.device_s:9.2f}"
         if "peak_bytes" in row:
             peaks.append(prediction.peak_bytes / row["peak_bytes"] - 1)
             line += f"{'':15}{1e3 * prediction.host_s:8.1f}{'':8}{prediction.peak_bytes / 1e9:9.2f}"
@@ -218,7 +219,7 @@ def predicted_ops(prediction: Prediction) -> Totals:
     recording, totals = prediction.recording, defaultdict(lambda: [0, 0.0])
     texts, window = kernel_texts(recording), window_of(recording)
     for event in recording.events[window.first : window.end]:
-        if not isinstance(event, Launch) or not texts[event.signature]:
+        if not isinstance(event, KernelLaunch) or not texts[event.signature]:
             continue
         signature = recording.signatures[event.signature]
         dims = [list(dims) for dims, type_ in zip(signature.inputs.dims, signature.inputs.types, strict=False) if type_]

@@ -11,16 +11,16 @@ import numpy as np
 from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.script.host_costs import HostCosts
 from foretrace.inputs.script.recording import (
-    Call,
     CallWait,
     Event,
     Group,
     HostCopy,
+    HostEffort,
     HostWait,
-    HostWork,
-    Launch,
+    IssuedCall,
+    KernelLaunch,
     Place,
-    Recording,
+    RankRecording,
     Signature,
     StorageLife,
     StreamWait,
@@ -32,9 +32,12 @@ from foretrace.program.program import Program
 BF16 = "c10::BFloat16"
 US = 1e-6
 
-LAUNCHES = HostCosts(*[1 * US] * 4, 0.0, 0.0, 0.0, 0.0, 1 * US, 1 * US, 0.0, 1 * US, 0.0, 0.0)
+LAUNCHES = HostCosts(
+    launch_s=US, python_s=0.0, compiled_s=US, kernel_s=0.0, view_s=0.0, list_op_s=US, listed_tensor_s=0.0, call_s=US,
+    copy_s=US, read_s=US, wait_s=0.0,
+)  # fmt: skip
 """A host that takes a microsecond for everything it launches."""
-FREE = HostCosts(*[0.0] * 14)
+FREE = HostCosts(*[0.0] * 11)
 """A host that takes no time."""
 
 
@@ -64,17 +67,17 @@ class Script:
         """Where the script is now."""
         return Place(self.phase, self.module, 0)
 
-    def launch(self, op: str | Signature, stream: int = 0, host: HostWork | None = None) -> int:
+    def launch(self, op: str | Signature, stream: int = 0, host: HostEffort | None = None) -> int:
         """Launches an op on a stream."""
         signature = elementwise(op) if isinstance(op, str) else op
         if signature not in self.signatures:
             self.signatures.append(signature)
         number = self.signatures.index(signature)
-        return self._add(Launch(number, stream, self.place, host or HostWork()))
+        return self._add(KernelLaunch(number, stream, self.place, host or HostEffort()))
 
     def copy(self, size: int, *, to_host: bool = True, blocking: bool = True) -> int:
         """Copies between host and device."""
-        return self._add(HostCopy(size, to_host, blocking, 0, self.place, HostWork()))
+        return self._add(HostCopy(size, to_host, blocking, 0, self.place, HostEffort()))
 
     def call(
         self,
@@ -88,8 +91,8 @@ class Script:
         **facts: Any,
     ) -> int:
         """Calls a collective."""
-        call = Call(
-            collective, name or collective.name.lower(), group, size, BF16, stream, own_stream, self.place, HostWork()
+        call = IssuedCall(
+            collective, name or collective.name.lower(), group, size, BF16, stream, own_stream, self.place, HostEffort()
         )
         return self._add(call._replace(**facts))
 
@@ -122,9 +125,9 @@ class Script:
         begin = self.steps[-1][1] if self.steps else 0
         self.steps.append((begin, len(self.events)))
 
-    def recording(self, **facts: Any) -> Recording:
+    def recording(self, **facts: Any) -> RankRecording:
         """Returns the recording; without `end_step` all events are one step."""
-        recording = Recording(
+        recording = RankRecording(
             rank=self.rank,
             world=self.world,
             events=self.events,

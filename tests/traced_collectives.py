@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foretrace.inputs.script.recording import Call, Recording
+from foretrace.inputs.script.recording import IssuedCall, RankRecording
 from foretrace.program.columns import Collective
 from tests.real_collectives import Logged
 
 
-def traced_calls(recording: Recording) -> list[Logged]:
+def traced_calls(recording: RankRecording) -> list[Logged]:
     """Returns the collectives of the last recorded step, in the order in which they were issued."""
     begin, end = recording.steps[-1]
     return [
-        logged for event in recording.events[begin:end] if isinstance(event, Call) for logged in _of(recording, event)
+        logged
+        for event in recording.events[begin:end]
+        if isinstance(event, IssuedCall)
+        for logged in _of(recording, event)
     ]
 
 
-def _of(recording: Recording, call: Call) -> Iterator[Logged]:
+def _of(recording: RankRecording, call: IssuedCall) -> Iterator[Logged]:
     """Yields a call; gloo has no exchange, of which it sends and receives every part by itself."""
     ranks = recording.groups[call.group].ranks
     if call.collective is Collective.TRANSFER:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from foretrace.inputs.script.recording import Recording
+from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.roles import TracedJob, with_roles
 from foretrace.inputs.script.tracing import TraceRequest
 from foretrace.program.columns import Category, Collective, Phase
@@ -49,7 +49,7 @@ def write_script(folder: Path, text: str = SCRIPT) -> Path:
     return path
 
 
-def recording(world: int, first: int, last: int) -> Recording:
+def recording(world: int, first: int, last: int) -> RankRecording:
     """Some steps of a rank with a forward, a backward, an all-reduce and an optimizer; the first allocates more."""
     script = Script(world=world, groups=[group("dp", range(world))])
     for step in range(last + 1):

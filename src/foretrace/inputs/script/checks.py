@@ -11,13 +11,13 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.script.kernels import kernels_of_signature
 from foretrace.inputs.script.memory import is_held, peak_bytes, rounded_bytes
 from foretrace.inputs.script.recording import (
-    Call,
     CallWait,
     Group,
     HostWait,
-    Launch,
+    IssuedCall,
+    KernelLaunch,
     Place,
-    Recording,
+    RankRecording,
 )
 from foretrace.inputs.script.window import StepWindow, window_of
 from foretrace.inputs.torch_ops.kinds import plain_name
@@ -57,7 +57,7 @@ CHECKS: Final = {
 """What `check_recordings` looks at, by the code of the error or warning where it fails."""
 
 
-def check_recordings(recordings: Sequence[Recording]) -> list[Diagnostic]:
+def check_recordings(recordings: Sequence[RankRecording]) -> list[Diagnostic]:
     """Checks recordings of ranks of one job, and returns warnings.
 
     Raises:
@@ -74,24 +74,24 @@ def check_recordings(recordings: Sequence[Recording]) -> list[Diagnostic]:
     return warnings
 
 
-def place_text(recording: Recording, place: Place | None) -> str:
+def place_text(recording: RankRecording, place: Place | None) -> str:
     """Returns the place of an event for messages: its rank, and its module where it has one."""
     if place is None or place.module < 0:
         return f"rank {recording.rank}"
     return f"rank {recording.rank}, module {recording.modules[place.module]}"
 
 
-def _check_phases(recording: Recording, window: StepWindow) -> None:
+def _check_phases(recording: RankRecording, window: StepWindow) -> None:
     """Raises an error for a step that computes a forward and updates parameters without a backward."""
     events = recording.events[window.first : window.end]
-    phases = {event.place.phase for event in events if isinstance(event, Launch)}
+    phases = {event.place.phase for event in events if isinstance(event, KernelLaunch)}
     if Phase.FORWARD in phases and Phase.OPTIMIZER in phases and not phases.intersection(_BACKWARD):
         problem = "the step computes a forward and updates parameters, but has no backward"
         hint = "the backward must run in the same process, under torch.autograd"
         raise InputError("missing-backward", problem, where=place_text(recording, None), hint=hint)
 
 
-def _check_waits(recording: Recording, window: StepWindow) -> None:
+def _check_waits(recording: RankRecording, window: StepWindow) -> None:
     """Raises an error for an asynchronous call that nothing waits for, in its step or in the next."""
     events = recording.events
     awaited = {event.call for event in events if isinstance(event, CallWait)}
@@ -100,7 +100,7 @@ def _check_waits(recording: Recording, window: StepWindow) -> None:
     )
     for number in range(window.first, window.end):
         call = events[number]
-        if not isinstance(call, Call) or not call.own_stream or len(recording.groups[call.group].ranks) == 1:
+        if not isinstance(call, IssuedCall) or not call.own_stream or len(recording.groups[call.group].ranks) == 1:
             continue
         if number in awaited or number - window.period in awaited or number < last_for_all:
             continue
@@ -118,7 +118,7 @@ class _StepFlops(NamedTuple):
     recomputes: bool
 
 
-def _flops_warnings(recording: Recording, window: StepWindow) -> Iterator[Diagnostic]:
+def _flops_warnings(recording: RankRecording, window: StepWindow) -> Iterator[Diagnostic]:
     """Yields warnings about products that do not fit the parameters and tokens of a step, or each other."""
     flops = _step_flops(recording, window)
     used = _used_signatures(recording, window)
@@ -143,7 +143,7 @@ def _flops_warnings(recording: Recording, window: StepWindow) -> Iterator[Diagno
         yield Diagnostic("warning", "implausible-flops", text, where)
 
 
-def _step_flops(recording: Recording, window: StepWindow) -> _StepFlops:
+def _step_flops(recording: RankRecording, window: StepWindow) -> _StepFlops:
     """Returns the operations of linear layers by phase; batched products are those of attention and left out."""
     own = [
         sum(
@@ -156,7 +156,7 @@ def _step_flops(recording: Recording, window: StepWindow) -> _StepFlops:
     forward = backward = largest = 0.0
     recomputes = False
     for event in recording.events[window.first : window.end]:
-        if not isinstance(event, Launch):
+        if not isinstance(event, KernelLaunch):
             continue
         if event.place.phase is Phase.FORWARD:
             forward += own[event.signature]
@@ -167,12 +167,12 @@ def _step_flops(recording: Recording, window: StepWindow) -> _StepFlops:
     return _StepFlops(forward, backward, largest, recomputes)
 
 
-def _used_signatures(recording: Recording, window: StepWindow) -> set[int]:
+def _used_signatures(recording: RankRecording, window: StepWindow) -> set[int]:
     events = recording.events[window.first : window.end]
-    return {event.signature for event in events if isinstance(event, Launch)}
+    return {event.signature for event in events if isinstance(event, KernelLaunch)}
 
 
-def _table_elements(recording: Recording, used: set[int]) -> int:
+def _table_elements(recording: RankRecording, used: set[int]) -> int:
     """Returns the elements of the tables of embeddings, which a forward looks up and does not multiply."""
     tables = set()
     for number in used:
@@ -182,7 +182,7 @@ def _table_elements(recording: Recording, used: set[int]) -> int:
     return sum(map(prod, tables))
 
 
-def _memory_warnings(recording: Recording, window: StepWindow) -> Iterator[Diagnostic]:
+def _memory_warnings(recording: RankRecording, window: StepWindow) -> Iterator[Diagnostic]:
     """Yields a warning where memory grows over a step by more than what a first step keeps."""
     grown: dict[Category, int] = {}
     for storage in recording.storages:
@@ -200,7 +200,7 @@ def _memory_warnings(recording: Recording, window: StepWindow) -> Iterator[Diagn
         yield Diagnostic("warning", "memory-imbalance", text, place_text(recording, None))
 
 
-def _check_meetings(first: Recording, second: Recording) -> None:
+def _check_meetings(first: RankRecording, second: RankRecording) -> None:
     """Raises an error where two ranks of a group do not make the same calls in it."""
     for own_number, other_number in _shared_groups(first, second):
         ours, theirs = _calls(first, own_number), _calls(second, other_number)
@@ -217,7 +217,9 @@ def _check_meetings(first: Recording, second: Recording) -> None:
             _check_pair(number, (first, mine), (second, other), group)
 
 
-def _check_pair(number: int, first: tuple[Recording, Call], second: tuple[Recording, Call], group: Group) -> None:
+def _check_pair(
+    number: int, first: tuple[RankRecording, IssuedCall], second: tuple[RankRecording, IssuedCall], group: Group
+) -> None:
     """Raises an error where the n-th calls of two ranks in a group differ in what they do or in their bytes."""
     (recording, mine), (other_recording, other) = first, second
     if mine.collective is not other.collective:
@@ -236,13 +238,13 @@ def _check_pair(number: int, first: tuple[Recording, Call], second: tuple[Record
     raise InputError("rendezvous-mismatch", problem, where=place_text(other_recording, other.place))
 
 
-def _arrives(sent: Call, received: Call, sender: int, receiver: int) -> bool:
+def _arrives(sent: IssuedCall, received: IssuedCall, sender: int, receiver: int) -> bool:
     """Whether a member of an all-to-all receives what another sends to it; so it is where the bytes are not known."""
     given, arriving = dict(sent.sends).get(receiver), dict(received.receives).get(sender)
     return given is None or arriving is None or given == arriving
 
 
-def _shared_groups(first: Recording, second: Recording) -> list[tuple[int, int]]:
+def _shared_groups(first: RankRecording, second: RankRecording) -> list[tuple[int, int]]:
     """Returns the numbers of the groups that two ranks are both in, those of the same ranks in the order made."""
     numbers: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for number, group in enumerate(second.groups):
@@ -255,11 +257,11 @@ def _shared_groups(first: Recording, second: Recording) -> list[tuple[int, int]]
     return shared
 
 
-def _calls(recording: Recording, group: int) -> list[Call]:
+def _calls(recording: RankRecording, group: int) -> list[IssuedCall]:
     """Returns the collectives of the step in a group; transfers meet by sender and receiver instead."""
     window = window_of(recording)
     events = recording.events[window.first : window.end]
-    calls = [event for event in events if isinstance(event, Call)]
+    calls = [event for event in events if isinstance(event, IssuedCall)]
     return [call for call in calls if call.group == group and call.collective not in ONE_TO_ONE]
 
 

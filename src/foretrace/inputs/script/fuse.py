@@ -20,10 +20,10 @@ from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.script.recording import (
     CallWait,
     Event,
+    HostEffort,
     HostWait,
-    HostWork,
-    Launch,
-    Recording,
+    KernelLaunch,
+    RankRecording,
     Signature,
     StorageLife,
     StreamWait,
@@ -82,7 +82,7 @@ class _Op:
     path."""
 
     number: int
-    launch: Launch
+    launch: KernelLaunch
     signature: Signature
     reads: tuple[int, ...]
     writes: tuple[int, ...]
@@ -123,11 +123,11 @@ class _Kernel:
         return {storage for op in self.ops for storage in op.writes}
 
 
-def fused(recording: Recording) -> Recording:
+def fused(recording: RankRecording) -> RankRecording:
     """Returns a recording with the kernels of its compiled regions; the same one where nothing is left to fuse."""
     if any(signature.op in (FUSED, FUSED_SOFTMAX) for signature in recording.signatures):
         return recording
-    if not any(isinstance(event, Launch) and event.region for event in recording.events):
+    if not any(isinstance(event, KernelLaunch) and event.region for event in recording.events):
         return recording
     return _Fusion(recording).result()
 
@@ -135,7 +135,7 @@ def fused(recording: Recording) -> Recording:
 class _Fusion:
     """Fuses the ops of a recording's regions, step by step."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: RankRecording) -> None:
         self._recording = recording
         self._same: dict[int, int] = {}
         self._dropped: set[int] = set()
@@ -146,7 +146,7 @@ class _Fusion:
         self._signatures = list(recording.signatures)
         self._number_of: dict[Signature, int] = {}
 
-    def result(self) -> Recording:
+    def result(self) -> RankRecording:
         """Returns the fused recording."""
         bounds = sorted({0, len(self._recording.events), *(bound for step in self._recording.steps for bound in step)})
         for first, end in pairwise(bounds):
@@ -160,8 +160,8 @@ class _Fusion:
         writes: dict[int, int] = defaultdict(int)
         for number in range(first, end):
             event = self._recording.events[number]
-            if not isinstance(event, Launch) or not event.region:
-                if isinstance(event, Launch):
+            if not isinstance(event, KernelLaunch) or not event.region:
+                if isinstance(event, KernelLaunch):
                     known.clear()  # what it writes is not recorded
                 continue
             signature = self._recording.signatures[event.signature]
@@ -196,7 +196,7 @@ class _Fusion:
             self._write(kernel)
         for op in ops:
             if op.is_kept:
-                self._events[op.number] = op.launch._replace(host=op.launch.host._replace(views=0, modules=0, nodes=0))
+                self._events[op.number] = op.launch._replace(host=HostEffort())
 
     def _choose(self, ops: Sequence[_Op], kernels: Sequence[_Kernel]) -> None:
         """Finds what each kernel reads and writes."""
@@ -260,7 +260,7 @@ class _Fusion:
         number = self._number_of.setdefault(signature, len(self._signatures))
         if number == len(self._signatures):
             self._signatures.append(signature)
-        self._events[last.number] = last.launch._replace(signature=number, host=HostWork())
+        self._events[last.number] = last.launch._replace(signature=number, host=HostEffort())
         # A result takes the place of an input of its size that nothing reads any more.
         free = [storage for storage in kernel.reads if storage not in kernel.writes]
         for written in kernel.writes:
@@ -269,7 +269,7 @@ class _Fusion:
                 free.remove(place)
                 self._overwritten[place] = last.number
 
-    def _renumbered(self) -> Recording:
+    def _renumbered(self) -> RankRecording:
         old = self._recording
         kept = [number for number in range(len(old.events)) if number not in self._gone]
         new_of, at = [], 0

@@ -14,7 +14,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.job.axes import axes_of
 from foretrace.inputs.profiler_trace.job.communication import ProcessGroup
-from foretrace.inputs.script.recording import Call, Group, Recording
+from foretrace.inputs.script.recording import Group, IssuedCall, RankRecording
 from foretrace.inputs.script.window import window_of
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.program.program import Communicator
@@ -52,7 +52,7 @@ class JobGroups:
         stands_for: The ranks that behave as each recorded rank.
     """
 
-    def __init__(self, recordings: Sequence[Recording], stands_for: Sequence[Sequence[int]]) -> None:
+    def __init__(self, recordings: Sequence[RankRecording], stands_for: Sequence[Sequence[int]]) -> None:
         self.recordings = recordings
         self.stands_for = stands_for
         self.world = recordings[0].world
@@ -151,24 +151,24 @@ class JobGroups:
         return all(other != recording and len(self.stands_for[other]) == len(ranks) for other in others)
 
 
-def _peers(recording: Recording) -> dict[int, set[int]]:
+def _peers(recording: RankRecording) -> dict[int, set[int]]:
     """Returns the other ends of the transfers of a recording, by the number of their group."""
     window = window_of(recording)
     peers: dict[int, set[int]] = {}
     for event in recording.events[window.first : window.end]:
-        if isinstance(event, Call) and event.collective in ONE_TO_ONE:
+        if isinstance(event, IssuedCall) and event.collective in ONE_TO_ONE:
             peers.setdefault(event.group, set()).update(call_peers(event, recording.groups[event.group]))
     return peers
 
 
-def call_peers(call: Call, group: Group) -> list[int]:
+def call_peers(call: IssuedCall, group: Group) -> list[int]:
     """Returns the ranks that a transfer or an exchange sends to or receives from."""
     if call.collective is Collective.TRANSFER:
         return [call.peer]
     return [*(group.ranks[position] for position, _ in call.sends), *call.receives_from]
 
 
-def _labels(recording: Recording) -> list[str]:
+def _labels(recording: RankRecording) -> list[str]:
     """Returns the names of a recording's groups: equal ones are numbered in the order in which they were made."""
     labels: list[str] = []
     seen: dict[tuple[str, tuple[tuple[int, ...], ...]], int] = {}
@@ -183,7 +183,7 @@ def _positions(group: Group) -> dict[int, int]:
     return {rank: position for ranks in group.all_groups for position, rank in enumerate(ranks)}
 
 
-def tokens_per_step(recordings: Sequence[Recording], mesh: Mesh) -> float | None:
+def tokens_per_step(recordings: Sequence[RankRecording], mesh: Mesh) -> float | None:
     """Returns the tokens of a step over all ranks; None where the groups do not tell which ranks have data of their
     own, as data-parallel ones do, or parts of the same sequences."""
     tokens = max(recording.tokens for recording in recordings)
@@ -201,7 +201,7 @@ def tokens_per_step(recordings: Sequence[Recording], mesh: Mesh) -> float | None
 _DENSE: Final = ("tp", "cp", "dp", "pp")
 
 
-def mesh_of(recordings: Sequence[Recording]) -> Mesh:
+def mesh_of(recordings: Sequence[RankRecording]) -> Mesh:
     """Returns the mesh whose groups those of the recordings are; all ranks along dp where they are of no mesh."""
     world = recordings[0].world
     sizes: dict[str, int] = {}

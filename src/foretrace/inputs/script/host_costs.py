@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretrace.inputs.script.recording import Call, Event, HostCopy, HostWait, HostWork, Launch, Signature
+from foretrace.inputs.script.recording import Event, HostCopy, HostEffort, HostWait, IssuedCall, KernelLaunch, Signature
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.multi_tensor import LISTS
 
@@ -14,11 +14,11 @@ class HostCosts:
     """Seconds of the host for each thing that it does.
 
     The values follow from non-negative least squares on relative errors over whole steps of 21 scripts that the host
-    limits, measured on virtual servers with an H200 (`benchmarks/truth/h200_scripts.jsonl`): the mean error is 13 %, and
-    16 % for a script that is left out of the fit. Two such servers differ by up to 44 % for one script, and two runs on
-    one server by up to 42 %, so that a host may well be as much faster or slower: see `pace`. Views, further kernels,
-    lists and waits were given, from bare launches of PyTorch's C++ code; compiled regions are fitted by themselves. Reads
-    are lower than in the fit, since a step also waits for the kernels before each.
+    limits, measured on virtual servers with an H200 (`benchmarks/truth/h200_scripts.jsonl`). The mean error is 13 %,
+    and 16 % for a script that is left out of the fit. Two such servers differ by up to 44 % for one script, and two
+    runs on one server by up to 42 %: a host may well be as much faster or slower (see `pace`). Views, further kernels,
+    lists and waits were given, from bare launches of PyTorch's C++ code; compiled regions are fitted by themselves.
+    Reads are lower than in the fit, since a step also waits for the kernels before each.
 
     Attributes:
         launch_s: For an op that launches kernels, its node of the autograd graph included.
@@ -46,7 +46,7 @@ class HostCosts:
     read_s: float = 550e-6
     wait_s: float = 250e-6
 
-    def work_s(self, work: HostWork) -> float:
+    def work_s(self, work: HostEffort) -> float:
         """Returns the seconds of what the host did between two events."""
         return work.views * self.view_s + work.calls * self.python_s
 
@@ -62,18 +62,18 @@ def host_s(event: Event, signature: Signature | None, costs: HostCosts, kernels:
     """
     if isinstance(event, HostWait):
         return costs.wait_s
-    if isinstance(event, Call):
+    if isinstance(event, IssuedCall):
         return costs.call_s + costs.work_s(event.host)
     if isinstance(event, HostCopy):
         own_s = costs.read_s if event.to_host and event.blocking else costs.copy_s
         return own_s + costs.work_s(event.host)
-    if not isinstance(event, Launch):
+    if not isinstance(event, KernelLaunch):
         return 0.0
     own_s = costs.launch_s if signature is None else _op_s(event, signature, costs, kernels)
     return own_s + costs.work_s(event.host)
 
 
-def _op_s(event: Launch, signature: Signature, costs: HostCosts, kernels: int) -> float:
+def _op_s(event: KernelLaunch, signature: Signature, costs: HostCosts, kernels: int) -> float:
     """Returns the seconds of an op that launches kernels."""
     if tensors := _listed(signature):
         return costs.list_op_s + tensors * costs.listed_tensor_s

@@ -18,8 +18,8 @@ from foretrace.inputs.option_values import check_whole
 from foretrace.inputs.script.options import DEFAULT_STEP, ScriptOptions
 
 if TYPE_CHECKING:
-    from foretrace.inputs.script.recording import Recording
-    from foretrace.inputs.script.tracer.session import Session
+    from foretrace.inputs.script.recording import RankRecording
+    from foretrace.inputs.script.tracer.session import TraceSession
     from foretrace.program.program import Program
 
 State = TypeVar("State")
@@ -41,8 +41,8 @@ class ScriptTrace:
     ) -> None:
         self.rank, self.world = rank, world
         self._gpus_per_node, self._steps, self._unknown, self._routing = gpus_per_node, steps, unknown, routing
-        self._session: Session | None = None
-        self._recording: Recording | None = None
+        self._session: TraceSession | None = None
+        self._recording: RankRecording | None = None
         self._environ: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -53,9 +53,9 @@ class ScriptTrace:
         check_torch()
         self._environ = dict(os.environ)  # importing parts of PyTorch sets variables too
         from foretrace.inputs.script.routing import parse_routing
-        from foretrace.inputs.script.tracer.session import Session
+        from foretrace.inputs.script.tracer.session import TraceSession
 
-        self._session = Session(
+        self._session = TraceSession(
             self.rank,
             self.world,
             gpus=self._gpus_per_node,
@@ -93,7 +93,7 @@ class ScriptTrace:
             os.environ.update(self._environ)
 
     @property
-    def recording(self) -> Recording:
+    def recording(self) -> RankRecording:
         """What was recorded: the steps that were asked for, or the last one where fewer were made."""
         if self._recording is None:
             raise UsageError("usage", "nothing is recorded before the block has ended")

@@ -17,7 +17,7 @@ from foretrace.inputs.script.options import DEFAULT_STEP, ScriptOptions, read_ra
 if TYPE_CHECKING:
     from foretrace.basics.errors import Diagnostic
     from foretrace.inputs.inventory import Inventory
-    from foretrace.inputs.script.recording import Recording
+    from foretrace.inputs.script.recording import RankRecording
     from foretrace.inputs.script.roles import TracedJob
     from foretrace.inputs.script.tracing import TraceRequest
     from foretrace.program.program import Program
@@ -155,7 +155,7 @@ class ScriptInput(Input):
             self._traced[request] = job, tuple(check_recordings(job.recordings))
         return self._traced[request]
 
-    def _check_steps(self, recording: Recording) -> None:
+    def _check_steps(self, recording: RankRecording) -> None:
         """Raises an error where a script makes fewer steps than were asked for; by default its last one is taken."""
         if self.options.steps is None:
             return

@@ -11,7 +11,7 @@ from foretrace.basics.units import format_bytes, format_count
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, contents_of, counted_text, mesh_text
 from foretrace.inputs.script.kernels import kernels_of_signature
 from foretrace.inputs.script.memory import peak_by_category
-from foretrace.inputs.script.recording import Call, Launch, Recording
+from foretrace.inputs.script.recording import IssuedCall, KernelLaunch, RankRecording
 from foretrace.inputs.script.roles import TracedJob
 from foretrace.inputs.script.window import StepWindow, window_of
 from foretrace.program.columns import label
@@ -131,10 +131,10 @@ def count_script(job: TracedJob, program: Program, title: str) -> ScriptInventor
     )
 
 
-def _role(recording: Recording, ranks: int) -> TracedRole:
+def _role(recording: RankRecording, ranks: int) -> TracedRole:
     window = window_of(recording)
     own = [sum(count * kernel.flops for count, kernel in kernels_of_signature(each)) for each in recording.signatures]
-    launches = [event for event in recording.events[window.first : window.end] if isinstance(event, Launch)]
+    launches = [event for event in recording.events[window.first : window.end] if isinstance(event, KernelLaunch)]
     peak = peak_by_category(recording)
     return TracedRole(
         recording.rank,
@@ -148,11 +148,11 @@ def _role(recording: Recording, ranks: int) -> TracedRole:
     )
 
 
-def _collectives(recording: Recording, window: StepWindow) -> Iterator[CollectiveCount]:
+def _collectives(recording: RankRecording, window: StepWindow) -> Iterator[CollectiveCount]:
     """Yields the calls of the step by group and kind; groups of one rank move nothing."""
     counts: dict[tuple[str, int, str], tuple[int, int]] = {}
     for event in recording.events[window.first : window.end]:
-        if not isinstance(event, Call) or len(recording.groups[event.group].ranks) == 1:
+        if not isinstance(event, IssuedCall) or len(recording.groups[event.group].ranks) == 1:
             continue
         group = recording.groups[event.group]
         key = group.axis, len(group.ranks), label(event.collective)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, listed
-from foretrace.inputs.script.recording import Launch, Recording, Signature
+from foretrace.inputs.script.recording import KernelLaunch, RankRecording, Signature
 from foretrace.inputs.torch_ops.shapes import is_known, kernels_of
 from foretrace.inputs.torch_ops.tensors import Tensor
 from foretrace.program.kernels import Kernel, Stream, kernels_text
@@ -24,12 +24,12 @@ def kernels_of_signature(signature: Signature) -> tuple[tuple[int, Kernel], ...]
     return tuple((1, kernel) for kernel in kernels_of(signature.op, signature.inputs, outputs))
 
 
-def kernel_texts(recording: Recording) -> list[str]:
+def kernel_texts(recording: RankRecording) -> list[str]:
     """Returns the kernels of every signature of a recording as text, "" where there are none."""
     return [kernels_text(kernels_of_signature(signature)) for signature in recording.signatures]
 
 
-def launch_counts(recording: Recording) -> list[int]:
+def launch_counts(recording: RankRecording) -> list[int]:
     """Returns how many kernels the host launches for every signature of a recording; one where C++ launches all."""
     return [
         sum(
@@ -40,7 +40,7 @@ def launch_counts(recording: Recording) -> list[int]:
     ]
 
 
-def unknown_ops(recordings: Iterable[Recording]) -> Diagnostic | None:
+def unknown_ops(recordings: Iterable[RankRecording]) -> Diagnostic | None:
     """Returns a warning that names the ops that are not known and how often they run; None where all are known."""
     runs: Counter[str] = Counter()
     for recording in recordings:
@@ -50,7 +50,7 @@ def unknown_ops(recordings: Iterable[Recording]) -> Diagnostic | None:
             for number, signature in enumerate(recording.signatures)
             if not is_known(signature.op) and kernels_of_signature(signature)
         }
-        launches = (event.signature for event in recording.events if isinstance(event, Launch))
+        launches = (event.signature for event in recording.events if isinstance(event, KernelLaunch))
         runs.update(names[number] for number in launches if number in unknown)
     if not runs:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.inputs.script.recording import Launch, Recording, StorageLife
+from foretrace.inputs.script.recording import KernelLaunch, RankRecording, StorageLife
 from foretrace.inputs.script.window import StepWindow, window_of
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.products import FACTORS
@@ -41,7 +41,7 @@ def rounded_bytes(storage: StorageLife) -> int:
     return -(-storage.bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
 
 
-def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[int], int]) -> HostMemory:
+def host_memory(recording: RankRecording, window: StepWindow, op_after: Callable[[int], int]) -> HostMemory:
     """Returns the memory of the events in a window.
 
     Args:
@@ -70,7 +70,7 @@ def host_memory(recording: Recording, window: StepWindow, op_after: Callable[[in
     return memory
 
 
-def workspace_bytes(recording: Recording) -> int:
+def workspace_bytes(recording: RankRecording) -> int:
     """Returns what cuBLAS holds: a workspace for the script's thread, and one for that of the autograd engine."""
     multiplies = {
         number for number, signature in enumerate(recording.signatures) if plain_name(signature.op) in FACTORS
@@ -79,7 +79,7 @@ def workspace_bytes(recording: Recording) -> int:
     threads = {
         event.place.phase in backward
         for event in recording.events
-        if isinstance(event, Launch) and event.signature in multiplies
+        if isinstance(event, KernelLaunch) and event.signature in multiplies
     }
     return len(threads) * WORKSPACE_BYTES
 
@@ -89,12 +89,12 @@ def is_held(storage: StorageLife, event: int) -> bool:
     return storage.allocated < event and not 0 <= storage.released <= event
 
 
-def peak_bytes(recording: Recording) -> int:
+def peak_bytes(recording: RankRecording) -> int:
     """Returns the most bytes that the allocator holds at once within the recorded step."""
     return sum(peak_by_category(recording).values())
 
 
-def peak_by_category(recording: Recording) -> dict[Category, int]:
+def peak_by_category(recording: RankRecording) -> dict[Category, int]:
     """Returns the bytes of each category at the moment at which the allocator first holds most."""
     window = window_of(recording)
     held = dict.fromkeys(Category, 0)
@@ -118,7 +118,7 @@ _RELEASES, _ALLOCATES, _RELEASES_OWN = range(3)
 releases what it needed only within."""
 
 
-def _changes(recording: Recording, window: StepWindow) -> Iterator[tuple[int, int, int, Category]]:
+def _changes(recording: RankRecording, window: StepWindow) -> Iterator[tuple[int, int, int, Category]]:
     """Yields the event, the turn, the bytes and the category of each allocation and release within the window."""
     for storage in recording.storages:
         size, allocated = rounded_bytes(storage), _in_step(storage.allocated, window)

@@ -9,7 +9,7 @@ from foretrace.inputs.script.fuse import fused
 from foretrace.inputs.script.groups import JobGroups, mesh_of, tokens_per_step
 from foretrace.inputs.script.host_costs import HostCosts
 from foretrace.inputs.script.kernels import kernel_texts, launch_counts, unknown_ops
-from foretrace.inputs.script.recording import Recording
+from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.window import StepWindow, window_of
 from foretrace.inputs.script.write_role import RecordedRole, RoleWriter
 from foretrace.program.build import ProgramBuilder
@@ -17,7 +17,7 @@ from foretrace.program.program import Program
 
 
 def program_of(
-    recordings: Sequence[Recording],
+    recordings: Sequence[RankRecording],
     stands_for: Sequence[Sequence[int]],
     *,
     title: str,
@@ -63,7 +63,7 @@ def program_of(
     return build.program()
 
 
-def _check_ranks(recordings: Sequence[Recording], stands_for: Sequence[Sequence[int]]) -> None:
+def _check_ranks(recordings: Sequence[RankRecording], stands_for: Sequence[Sequence[int]]) -> None:
     """Raises an error where the recordings do not stand for each rank of the world once."""
     worlds = {recording.world for recording in recordings}
     if len(worlds) != 1 or len(recordings) != len(stands_for):
@@ -78,7 +78,7 @@ def _check_ranks(recordings: Sequence[Recording], stands_for: Sequence[Sequence[
         raise InputError("missing-ranks", problem)
 
 
-def _step_notes(recordings: Sequence[Recording], windows: Sequence[StepWindow]) -> list[Diagnostic]:
+def _step_notes(recordings: Sequence[RankRecording], windows: Sequence[StepWindow]) -> list[Diagnostic]:
     """Returns a note where the program's step is several steps of the script."""
     joined = [window.steps for window in windows if window.steps > 1]
     if not joined:

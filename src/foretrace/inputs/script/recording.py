@@ -1,7 +1,7 @@
 """What one rank of a traced script issued, in the order of its host.
 
-The tracer writes a `Recording` in the process that runs the script; everything else reads it there or elsewhere, and
-needs no PyTorch. Sizes are those of the rank: shapes of its local tensors, bytes of its own calls.
+The tracer writes a `RankRecording` in the process that runs the script; everything else reads it there or elsewhere,
+and needs no PyTorch. Sizes are those of the rank: shapes of its local tensors, bytes of its own calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
     Attributes:
         phase: The part of the step: forward, backward, recompute, optimizer.
-        module: The number of its module in `Recording.modules`; -1 outside modules.
+        module: The number of its module in `RankRecording.modules`; -1 outside modules.
         microbatch: How many backward passes of the step began before it, or began with it.
     """
 
@@ -54,33 +54,29 @@ class Place(NamedTuple):
     microbatch: int
 
 
-class HostWork(NamedTuple):
+class HostEffort(NamedTuple):
     """What the host did since the event before, besides launching.
 
     Attributes:
         views: Ops that launch nothing: views, and what only reads metadata.
-        modules: Calls of modules.
-        nodes: Nodes of the autograd graph that ran.
         calls: Calls of Python functions by the script and by PyTorch.
     """
 
     views: int = 0
-    modules: int = 0
-    nodes: int = 0
     calls: int = 0
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """An op that runs kernels on a stream.
 
     `region` is 0 for eager ops, else the number of the compiled region. `reads` and `writes` are the storages it
-    touches, by their number in `Recording.storages`; they are recorded in compiled regions only.
+    touches, by their number in `RankRecording.storages`; they are recorded in compiled regions only.
     """
 
     signature: int
     stream: int
     place: Place
-    host: HostWork
+    host: HostEffort
     region: int = 0
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
@@ -94,16 +90,16 @@ class HostCopy(NamedTuple):
     blocking: bool
     stream: int
     place: Place
-    host: HostWork
+    host: HostEffort
 
 
-class Call(NamedTuple):
+class IssuedCall(NamedTuple):
     """A collective or a transfer.
 
     Attributes:
         collective: The operation.
         name: The function of torch.distributed: "all_gather_into_tensor".
-        group: The number of its group in `Recording.groups`.
+        group: The number of its group in `RankRecording.groups`.
         bytes: Its bytes as `cost.network` counts them: the whole buffer, or what a rank gives to an all-to-all.
         dtype: The type of its elements, with the profiler's name.
         stream: The stream that was current when it was issued.
@@ -128,7 +124,7 @@ class Call(NamedTuple):
     stream: int
     own_stream: bool
     place: Place
-    host: HostWork
+    host: HostEffort
     sends: tuple[tuple[int, int], ...] = ()
     peer: int = -1
     to_peer: bool = False
@@ -162,8 +158,8 @@ class HostWait(NamedTuple):
     """What made it wait: "synchronize", "item", "event"."""
 
 
-Event: TypeAlias = Launch | HostCopy | Call | CallWait | StreamWait | HostWait
-"""Events are numbered by their position in `Recording.events`."""
+Event: TypeAlias = KernelLaunch | HostCopy | IssuedCall | CallWait | StreamWait | HostWait
+"""Events are numbered by their position in `RankRecording.events`."""
 
 
 class StorageLife(NamedTuple):
@@ -197,7 +193,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RankRecording:
     """What a rank of a script issued.
 
     Attributes:

@@ -16,7 +16,7 @@ import numpy as np
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.script.fuse import fused
-from foretrace.inputs.script.recording import Call, Group, Launch, Recording
+from foretrace.inputs.script.recording import Group, IssuedCall, KernelLaunch, RankRecording
 from foretrace.program.columns import ONE_TO_ONE, Collective
 
 MAX_UNEVEN: Final = 64
@@ -30,23 +30,23 @@ UNEVEN: Final = 1.05
 class TracedJob:
     """The recordings of a job's roles, and the ranks that each of them stands for."""
 
-    recordings: tuple[Recording, ...]
+    recordings: tuple[RankRecording, ...]
     stands_for: tuple[tuple[int, ...], ...]
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def partners(recordings: Iterable[Recording]) -> set[int]:
+def partners(recordings: Iterable[RankRecording]) -> set[int]:
     """Returns the ranks that are traced, and those that must be traced with them."""
     ranks: set[int] = set()
     for recording in recordings:
         ranks.add(recording.rank)
         for event in recording.events:
-            if isinstance(event, Call):
+            if isinstance(event, IssuedCall):
                 ranks |= _partners_of(event, recording.groups[event.group])
     return ranks
 
 
-def _partners_of(call: Call, group: Group) -> set[int]:
+def _partners_of(call: IssuedCall, group: Group) -> set[int]:
     """Returns the ranks whose behaviour a call shows to differ from this one's."""
     if call.collective in ONE_TO_ONE:
         peer = {call.peer} if call.peer >= 0 else set()
@@ -56,7 +56,7 @@ def _partners_of(call: Call, group: Group) -> set[int]:
     return set(group.ranks) if uneven and len(group.ranks) <= MAX_UNEVEN else set()
 
 
-def with_roles(recordings: tuple[Recording, ...], world: int) -> TracedJob:
+def with_roles(recordings: tuple[RankRecording, ...], world: int) -> TracedJob:
     """Finds for which ranks each recording stands, and fuses compiled regions.
 
     Raises:
@@ -81,7 +81,7 @@ def with_roles(recordings: tuple[Recording, ...], world: int) -> TracedJob:
     return TracedJob(tuple(by_rank[role] for role in roles), stands_for, tuple(notes))
 
 
-def _reached(by_rank: dict[int, Recording], first: int) -> set[int]:
+def _reached(by_rank: dict[int, RankRecording], first: int) -> set[int]:
     """Returns the traced ranks that belong together with the first."""
     reached, new = set(), {first}
     while new:
@@ -90,7 +90,7 @@ def _reached(by_rank: dict[int, Recording], first: int) -> set[int]:
     return reached
 
 
-def _roles(traced: Sequence[Recording], world: int) -> Longs:
+def _roles(traced: Sequence[RankRecording], world: int) -> Longs:
     """Returns the traced rank that each rank behaves as, by its positions in the groups that tell them apart."""
     if len(traced) == 1:
         return np.full(world, traced[0].rank, dtype=np.int64)
@@ -112,13 +112,13 @@ def _roles(traced: Sequence[Recording], world: int) -> Longs:
     return role_of
 
 
-def _telling(traced: Sequence[Recording]) -> Iterator[Group]:
+def _telling(traced: Sequence[RankRecording]) -> Iterator[Group]:
     """Yields the groups within which the traced ranks differ, each of a kind once."""
     ranks = {recording.rank for recording in traced}
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for recording in traced:
         for event in recording.events:
-            if not isinstance(event, Call) or not _partners_of(event, recording.groups[event.group]):
+            if not isinstance(event, IssuedCall) or not _partners_of(event, recording.groups[event.group]):
                 continue
             group = recording.groups[event.group]
             if group.all_groups not in seen and len(set(group.ranks) & ranks) > 1:
@@ -126,19 +126,19 @@ def _telling(traced: Sequence[Recording]) -> Iterator[Group]:
                 yield group
 
 
-def same_behaviour(first: Recording, second: Recording) -> bool:
+def same_behaviour(first: RankRecording, second: RankRecording) -> bool:
     """Returns whether two ranks issue the same ops and calls in their recorded steps, groups aside."""
     return _behaviour(first) == _behaviour(second)
 
 
-def _behaviour(recording: Recording) -> list[object]:
+def _behaviour(recording: RankRecording) -> list[object]:
     behaviour: list[object] = []
     for begin, end in recording.steps:
         for event in recording.events[begin:end]:
-            if isinstance(event, Launch):
+            if isinstance(event, KernelLaunch):
                 signature = recording.signatures[event.signature]  # numbers such as offsets differ by rank
                 behaviour.append((signature.op, signature.inputs.dims, signature.outputs, event.stream))
-            elif isinstance(event, Call):
+            elif isinstance(event, IssuedCall):
                 behaviour.append((event.collective, event.bytes, event.dtype, recording.groups[event.group].axis))
     return behaviour
 

@@ -19,7 +19,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.files import is_restricted
 from foretrace.basics.processes import say
 from foretrace.basics.progress import doing
-from foretrace.inputs.script.recording import Recording
+from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.roles import TracedJob, partners, ranks_text, with_roles
 from foretrace.inputs.script.routing import BALANCED, Routing
 
@@ -68,7 +68,7 @@ def trace_script(request: TraceRequest) -> TracedJob:
     check_torch()
     with tempfile.TemporaryDirectory(prefix="foretrace-trace-") as name:
         folder = Path(name)
-        traced: dict[int, Recording] = {}
+        traced: dict[int, RankRecording] = {}
         chosen = request.ranks or tuple(sorted({0, request.world - 1}))
         ranks: Sequence[int] = chosen
         while missing := [rank for rank in ranks if rank not in traced]:
@@ -90,7 +90,7 @@ def check_torch() -> None:
         raise InputError("missing-package", problem, hint='pip install -U "foretrace[trace]"')
 
 
-def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> dict[int, Recording]:
+def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> dict[int, RankRecording]:
     """Traces ranks in processes; returns their recordings, and those of ranks that they waited for."""
     stored = {
         "script": request.script,
@@ -117,7 +117,7 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
     traced = {}
     for path in folder.glob("rank-*.recording"):
         rank = int(path.stem.removeprefix("rank-"))
-        recording: Recording = pickle.loads(path.read_bytes())
+        recording: RankRecording = pickle.loads(path.read_bytes())
         traced[rank] = recording
     if any(rank not in traced for rank in ranks):
         text = errors.decode(errors="replace").strip().splitlines()

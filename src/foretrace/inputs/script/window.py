@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.script.recording import CallWait, Event, HostWait, Recording, StreamWait
+from foretrace.inputs.script.recording import CallWait, Event, HostWait, RankRecording, StreamWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StepWindow:
         return self.first <= event < self.end
 
 
-def window_of(recording: Recording) -> StepWindow:
+def window_of(recording: RankRecording) -> StepWindow:
     """Returns the last recorded step, or all recorded steps where they differ.
 
     Raises:

@@ -17,14 +17,14 @@ from foretrace.inputs.script.groups import JobGroups
 from foretrace.inputs.script.host_costs import HostCosts, host_s
 from foretrace.inputs.script.memory import host_memory
 from foretrace.inputs.script.recording import (
-    Call,
     CallWait,
     Event,
     HostCopy,
     HostWait,
-    Launch,
+    IssuedCall,
+    KernelLaunch,
     Place,
-    Recording,
+    RankRecording,
     StreamWait,
 )
 from foretrace.inputs.script.window import StepWindow
@@ -108,7 +108,7 @@ class RoleWriter:
 
     def __init__(self, recorded: RecordedRole, groups: JobGroups) -> None:
         self.recorded, self.groups = recorded, groups
-        self.recording: Recording = groups.recordings[recorded.number]
+        self.recording: RankRecording = groups.recordings[recorded.number]
         self.window = recorded.window
         self._queues: dict[Queue, _History] = {}
         self._calls: dict[int, _Frontier] = {}
@@ -132,7 +132,7 @@ class RoleWriter:
             role.link(instance[after], after=instance[before], steps=1)
 
     def _event(self, block: BlockBuilder, number: int, event: Event) -> None:
-        if not isinstance(event, Launch | HostCopy | Call) and (memory := self._memory_of(number)):
+        if not isinstance(event, KernelLaunch | HostCopy | IssuedCall) and (memory := self._memory_of(number)):
             after, self._host = self._host, ()
             self._add(after, lambda refs: block.host(ALLOCATION, 0.0, after=refs, **memory))
         if isinstance(event, StreamWait):
@@ -148,15 +148,17 @@ class RoleWriter:
             self._host = _joined(self._host, *(self._issued(queue, event.until) for queue in self._awaited(event)))
         else:
             launch = self._host_op(block, number, event)
-            if isinstance(event, Call):
+            if isinstance(event, IssuedCall):
                 self._call(block, number, event, launch)
             else:
                 self._work(block, number, event, launch)
 
-    def _host_op(self, block: BlockBuilder, number: int, event: Launch | HostCopy | Call) -> tuple[OpRef, ...]:
+    def _host_op(
+        self, block: BlockBuilder, number: int, event: KernelLaunch | HostCopy | IssuedCall
+    ) -> tuple[OpRef, ...]:
         """Writes the host's part of an event; () where it neither takes time nor waits nor changes memory."""
-        signature = self.recording.signatures[event.signature] if isinstance(event, Launch) else None
-        launches = self.recorded.launches[event.signature] if isinstance(event, Launch) else 1
+        signature = self.recording.signatures[event.signature] if isinstance(event, KernelLaunch) else None
+        launches = self.recorded.launches[event.signature] if isinstance(event, KernelLaunch) else 1
         takes = host_s(event, signature, self.recorded.costs, launches) * self.recorded.pace + self._resumes_s
         self._resumes_s = 0.0
         name = signature.op if signature is not None else _name(event)
@@ -169,7 +171,9 @@ class RoleWriter:
             self._add(after, lambda refs: block.host(name, takes, after=refs, **memory, **self._facts(event.place))),
         )
 
-    def _work(self, block: BlockBuilder, number: int, event: Launch | HostCopy, launch: tuple[OpRef, ...]) -> None:
+    def _work(
+        self, block: BlockBuilder, number: int, event: KernelLaunch | HostCopy, launch: tuple[OpRef, ...]
+    ) -> None:
         """Writes the work of a launch or a copy on its stream."""
         if isinstance(event, HostCopy):
             name, kernel = _name(event), kernel_text(Copy(event.bytes, "host" if event.to_host else "gpu"))
@@ -184,7 +188,7 @@ class RoleWriter:
             launch,
             lambda refs, lane: block.compute(name, lane=lane, after=refs, kernel=kernel, **self._facts(event.place)),
         )
-        self._launched += self.recorded.launches[event.signature] if isinstance(event, Launch) else 1
+        self._launched += self.recorded.launches[event.signature] if isinstance(event, KernelLaunch) else 1
         self._queued.append((self._launched, done))
         if isinstance(event, HostCopy) and event.blocking:
             self._host = _joined(self._host, (done,))
@@ -197,7 +201,7 @@ class RoleWriter:
         if done is not None:
             self._host = _joined(self._host, (done,))
 
-    def _call(self, block: BlockBuilder, number: int, call: Call, launch: tuple[OpRef, ...]) -> None:
+    def _call(self, block: BlockBuilder, number: int, call: IssuedCall, launch: tuple[OpRef, ...]) -> None:
         """Writes a collective or a transfer on its group's own lane or on its stream."""
         group = self.recording.groups[call.group]
         if len(group.ranks) == 1:
@@ -210,7 +214,7 @@ class RoleWriter:
             add = self._adder(block, call)
             self._calls[number] = (self._on_stream(number, call.stream, launch, add),)
 
-    def _on_own_lane(self, block: BlockBuilder, number: int, call: Call, launch: tuple[OpRef, ...]) -> OpRef:
+    def _on_own_lane(self, block: BlockBuilder, number: int, call: IssuedCall, launch: tuple[OpRef, ...]) -> OpRef:
         """Writes a call that starts after the work issued so far on the stream that issued it."""
         lane = self._lane(call.group)
         if call.collective is Collective.TRANSFER:
@@ -224,7 +228,9 @@ class RoleWriter:
         history.set(number, _joined(history.before(number), (done,)) if transfer else (done,))
         return done
 
-    def _exchange(self, block: BlockBuilder, number: int, call: Call, launch: tuple[OpRef, ...]) -> tuple[OpRef, ...]:
+    def _exchange(
+        self, block: BlockBuilder, number: int, call: IssuedCall, launch: tuple[OpRef, ...]
+    ) -> tuple[OpRef, ...]:
         """Writes a batch of transfers. It begins after the batch before in its group and ends with its last transfer.
 
         Ranks may batch the two ways between them differently, and NCCL matches each way by itself; so each is a
@@ -244,7 +250,7 @@ class RoleWriter:
             self._hold(number, call.stream, ops)
         return ops
 
-    def _way(self, block: BlockBuilder, call: Call, way: tuple[int, int, bool], after: _Frontier) -> OpRef:
+    def _way(self, block: BlockBuilder, call: IssuedCall, way: tuple[int, int, bool], after: _Frontier) -> OpRef:
         """Writes one transfer of an exchange: its other end, its bytes, and whether it is sent."""
         peer, size, sends = way
         pair = self._pair(call.group, peer, sends)
@@ -254,7 +260,9 @@ class RoleWriter:
         self._first_on.setdefault(pair.name, done)
         return done
 
-    def _alone(self, block: BlockBuilder, number: int, call: Call, launch: tuple[OpRef, ...]) -> tuple[OpRef, ...]:
+    def _alone(
+        self, block: BlockBuilder, number: int, call: IssuedCall, launch: tuple[OpRef, ...]
+    ) -> tuple[OpRef, ...]:
         """Writes a call in a group of one rank, which copies its bytes where input and output are different buffers."""
         if call.collective not in _COPIES_ALONE or not call.bytes:
             return ()
@@ -265,7 +273,7 @@ class RoleWriter:
 
         return (self._on_stream(number, call.stream, launch, add),)
 
-    def _adder(self, block: BlockBuilder, call: Call) -> Callable[[list[OpRef], str], OpRef]:
+    def _adder(self, block: BlockBuilder, call: IssuedCall) -> Callable[[list[OpRef], str], OpRef]:
         """Returns a function that writes a call after other ops on a lane."""
         facts = self._facts(call.place) | {"bytes": call.bytes, "dtype": call.dtype or None}
         if call.collective is Collective.TRANSFER:
@@ -370,7 +378,7 @@ class RoleWriter:
         after = [self.window.end] * (self.window.end - self.window.first + 1)
         for number in range(self.window.end - 1, self.window.first - 1, -1):
             at = number - self.window.first
-            has_op = isinstance(events[number], Launch | HostCopy | Call) or number in allocated
+            has_op = isinstance(events[number], KernelLaunch | HostCopy | IssuedCall) or number in allocated
             after[at] = number if has_op else after[at + 1]
         return lambda event: after[event - self.window.first]
 
@@ -388,9 +396,9 @@ _COPIES_ALONE: Final = (
 )
 
 
-def _name(event: Launch | HostCopy | Call) -> str:
+def _name(event: KernelLaunch | HostCopy | IssuedCall) -> str:
     """Returns the name of an event that is not the launch of an op."""
-    if isinstance(event, Call):
+    if isinstance(event, IssuedCall):
         return event.name
     return "copy to host" if isinstance(event, HostCopy) and event.to_host else "copy to GPU"
 
@@ -407,6 +415,6 @@ def _same_call(events: Sequence[Event], first: int, second: int) -> bool:
     """Whether two events are calls of the same collective in the same group; the first may not have been recorded."""
     ours = events[second]
     theirs = events[first] if first >= 0 else ours
-    if not isinstance(ours, Call) or not isinstance(theirs, Call):
+    if not isinstance(ours, IssuedCall) or not isinstance(theirs, IssuedCall):
         return False
     return (ours.collective, ours.group) == (theirs.collective, theirs.group)

@@ -9,7 +9,7 @@ import pytest
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format.records import Inputs
 from foretrace.inputs.script.checks import check_recordings
-from foretrace.inputs.script.recording import Recording, Signature, TensorShape
+from foretrace.inputs.script.recording import RankRecording, Signature, TensorShape
 from foretrace.program.columns import Category, Collective, Phase
 from script_recordings import BF16, Script, group
 
@@ -38,17 +38,17 @@ def model(layers: int = 4, *, backward_products: int = 2) -> Script:
     return script
 
 
-def recorded(script: Script, parameters: int = 4 * 64 * 64, tokens: int = 32) -> Recording:
+def recorded(script: Script, parameters: int = 4 * 64 * 64, tokens: int = 32) -> RankRecording:
     """A recording that states its parameters and tokens."""
     return replace(script.recording(), parameters=parameters, whole_parameters=parameters, tokens=tokens)
 
 
-def codes(*recordings: Recording) -> list[str]:
+def codes(*recordings: RankRecording) -> list[str]:
     """The codes of the warnings."""
     return [warning.code for warning in check_recordings(recordings)]
 
 
-def failure(*recordings: Recording) -> InputError:
+def failure(*recordings: RankRecording) -> InputError:
     """The error."""
     with pytest.raises(InputError) as error:
         check_recordings(recordings)
@@ -123,7 +123,7 @@ def test_members_of_a_group_make_the_same_calls() -> None:
 
 
 def test_what_a_member_sends_another_receives() -> None:
-    def script(rank: int, to_other: int, from_other: int) -> Recording:
+    def script(rank: int, to_other: int, from_other: int) -> RankRecording:
         script = Script(rank, 2, [DP2])
         other = 1 - rank
         sends, receives = ((rank, 10), (other, to_other)), ((rank, 10), (other, from_other))

@@ -8,11 +8,11 @@ from foretrace.inputs.script.kernels import kernels_of_signature
 from foretrace.inputs.script.memory import peak_bytes
 from foretrace.inputs.script.recording import (
     Event,
+    HostEffort,
     HostWait,
-    HostWork,
-    Launch,
+    KernelLaunch,
     Place,
-    Recording,
+    RankRecording,
     Signature,
     StorageLife,
     TensorShape,
@@ -44,7 +44,9 @@ class Region:
         made = len(self.storages) - 1
         place = Place(phase, -1, 0)
         self.events.append(
-            Launch(self.signatures.index(signature), 0, place, HostWork(), region=1, reads=reads, writes=(made,))
+            KernelLaunch(
+                self.signatures.index(signature), 0, place, HostEffort(), region=1, reads=reads, writes=(made,)
+            )
         )
         return made
 
@@ -53,19 +55,19 @@ class Region:
         for storage in storages:
             self.storages[storage] = self.storages[storage]._replace(released=len(self.events))
 
-    def recording(self) -> Recording:
+    def recording(self) -> RankRecording:
         """Returns the recording of the one step that it is."""
         steps = [(0, len(self.events))]
-        return Recording(0, 1, self.events, steps, 0, self.signatures, [], [], ["default"], self.storages)
+        return RankRecording(0, 1, self.events, steps, 0, self.signatures, [], [], ["default"], self.storages)
 
 
-def ops(recording: Recording) -> list[str]:
-    return [recording.signatures[event.signature].op for event in recording.events if isinstance(event, Launch)]
+def ops(recording: RankRecording) -> list[str]:
+    return [recording.signatures[event.signature].op for event in recording.events if isinstance(event, KernelLaunch)]
 
 
-def streams(recording: Recording) -> list[Stream]:
+def streams(recording: RankRecording) -> list[Stream]:
     kernels = [
-        kernels_of_signature(recording.signatures[e.signature]) for e in recording.events if isinstance(e, Launch)
+        kernels_of_signature(recording.signatures[e.signature]) for e in recording.events if isinstance(e, KernelLaunch)
     ]
     return [kernel for own in kernels for _, kernel in own if isinstance(kernel, Stream)]
 
@@ -134,7 +136,9 @@ def test_a_softmax_of_long_rows_has_a_kernel_of_its_kind() -> None:
     shape = (64, 4096)
     region.signatures.append(Signature("aten::_log_softmax", Inputs((shape,), (FP32,)), (TensorShape(shape, FP32),)))
     region.storages.append(StorageLife(4 * 64 * 4096, 0, -1, Category.ACTIVATIONS))
-    region.events.append(Launch(0, 0, Place(Phase.FORWARD, -1, 0), HostWork(), region=1, reads=(0,), writes=(1,)))
+    region.events.append(
+        KernelLaunch(0, 0, Place(Phase.FORWARD, -1, 0), HostEffort(), region=1, reads=(0,), writes=(1,))
+    )
     assert ops(fused(region.recording())) == [FUSED_SOFTMAX]
 
 
@@ -152,5 +156,5 @@ def test_fusing_twice_changes_nothing_more() -> None:
     region.op("exp", region.op("sin", 0))
     once = fused(region.recording())
     assert fused(once) is once
-    eager = Recording(0, 1, [], [], 0, [], [], [], ["default"], [])
+    eager = RankRecording(0, 1, [], [], 0, [], [], [], ["default"], [])
     assert fused(eager) is eager

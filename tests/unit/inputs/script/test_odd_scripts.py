@@ -19,9 +19,9 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from foretrace.basics.errors import InputError  # noqa: E402
-from foretrace.inputs.script.recording import Launch, Recording  # noqa: E402
+from foretrace.inputs.script.recording import KernelLaunch, RankRecording  # noqa: E402
 from foretrace.inputs.script.tracer.places import TraceComplete  # noqa: E402
-from foretrace.inputs.script.tracer.session import Session  # noqa: E402
+from foretrace.inputs.script.tracer.session import TraceSession  # noqa: E402
 from foretrace.inputs.script.tracer.unknown import CannotTrace  # noqa: E402
 from foretrace.inputs.script.tracing import TraceRequest, trace_script  # noqa: E402
 from foretrace.program.columns import Phase  # noqa: E402
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
-    with Session(0, 8) as session:
+def session() -> Iterator[TraceSession]:
+    with TraceSession(0, 8) as session:
         yield session
 
 
@@ -44,13 +44,13 @@ def _step(model: Any, loss: Any) -> None:
     torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
-def _ops(session: Session) -> list[str]:
+def _ops(session: TraceSession) -> list[str]:
     log = session.log
-    return [log.signatures[event.signature].op for event in log.events if isinstance(event, Launch)]
+    return [log.signatures[event.signature].op for event in log.events if isinstance(event, KernelLaunch)]
 
 
-def _phases(session: Session) -> set[Phase]:
-    return {event.place.phase for event in session.log.events if isinstance(event, Launch)}
+def _phases(session: TraceSession) -> set[Phase]:
+    return {event.place.phase for event in session.log.events if isinstance(event, KernelLaunch)}
 
 
 def _recurrent() -> None:
@@ -126,12 +126,12 @@ def _own_gradients() -> None:
         _own_gradients,
     ],
 )
-def test_layers_have_a_forward_and_a_backward(session: Session, train: Callable[[], None]) -> None:
+def test_layers_have_a_forward_and_a_backward(session: TraceSession, train: Callable[[], None]) -> None:
     train()
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} <= _phases(session)
 
 
-def test_random_numbers_and_initialisers(session: Session) -> None:
+def test_random_numbers_and_initialisers(session: TraceSession) -> None:
     weight = torch.empty(16, 16, device="cuda")
     init = nn.init
     for fill in (init.normal_, init.xavier_uniform_, init.kaiming_normal_, init.trunc_normal_, init.orthogonal_):
@@ -193,12 +193,12 @@ def test_numbers_of_the_host_are_real_and_those_of_the_gpu_unknown() -> None:
     assert raised.value.where is not None and Path(__file__).name in raised.value.where
 
 
-def test_a_plain_number_of_an_unknown_one_is_reported(session: Session) -> None:
+def test_a_plain_number_of_an_unknown_one_is_reported(session: TraceSession) -> None:
     assert float(_on_gpu(1)) > 0
     assert "assumed" in [note.code for note in session.recording().diagnostics]
 
 
-def test_checkpoints_are_kept_in_memory(session: Session, tmp_path: Path) -> None:
+def test_checkpoints_are_kept_in_memory(session: TraceSession, tmp_path: Path) -> None:
     model = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     model(_on_gpu(2, 4)).sum().backward()
@@ -248,7 +248,7 @@ def test_batches_come_from_workers() -> None:
     assert shapes == [((8, 8), True)] * 4
 
 
-def test_threads_of_the_script_are_traced(session: Session) -> None:
+def test_threads_of_the_script_are_traced(session: TraceSession) -> None:
     made = []
 
     def prefetch() -> None:
@@ -281,8 +281,8 @@ def test_a_process_for_each_gpu_is_this_rank() -> None:
     assert ranks == [(0, "train")]
 
 
-def _recorded(iterate: Callable[[], None], steps: int = 1) -> Recording:
-    with Session(0, 1) as session:
+def _recorded(iterate: Callable[[], None], steps: int = 1) -> RankRecording:
+    with TraceSession(0, 1) as session:
         try:
             for _ in range(20):
                 iterate()
@@ -293,10 +293,10 @@ def _recorded(iterate: Callable[[], None], steps: int = 1) -> Recording:
     return recording
 
 
-def _optimizer_ops(recording: Recording) -> int:
+def _optimizer_ops(recording: RankRecording) -> int:
     begin, end = recording.steps[-1]
     events = recording.events[begin:end]
-    return sum(isinstance(event, Launch) and event.place.phase is Phase.OPTIMIZER for event in events)
+    return sum(isinstance(event, KernelLaunch) and event.place.phase is Phase.OPTIMIZER for event in events)
 
 
 def test_a_step_has_every_optimizer() -> None:
@@ -342,7 +342,7 @@ def test_optimizers_step_in_the_backward_or_not_at_all() -> None:
     recording = _recorded(without)
     begin, end = recording.steps[-1]
     assert any(
-        isinstance(event, Launch) and recording.signatures[event.signature].op == "aten::sub_"
+        isinstance(event, KernelLaunch) and recording.signatures[event.signature].op == "aten::sub_"
         for event in recording.events[begin:end]
     )
 

@@ -7,7 +7,15 @@ import pytest
 from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
 from foretrace.inputs.script.host_costs import HostCosts, host_s
 from foretrace.inputs.script.kernels import kernels_of_signature
-from foretrace.inputs.script.recording import HostWait, HostWork, Launch, Place, Signature, TensorShape
+from foretrace.inputs.script.recording import (
+    HostCopy,
+    HostEffort,
+    HostWait,
+    KernelLaunch,
+    Place,
+    Signature,
+    TensorShape,
+)
 from foretrace.inputs.torch_ops.shapes import is_known
 from foretrace.program.columns import Phase
 from foretrace.program.kernels import Gemm, Kernel, Stream
@@ -203,16 +211,15 @@ def test_streams(name: str, arguments: tuple[Argument, ...], outputs: tuple[Tens
 
 
 def test_the_hosts_time_of_an_event() -> None:
-    costs = HostCosts(
-        backward_s=8e-6, view_s=2e-6, module_s=6e-6, node_s=6e-6, kernel_s=5e-6, list_op_s=40e-6, listed_tensor_s=1e-6
-    )
+    costs = HostCosts(launch_s=8e-6, view_s=2e-6, python_s=6e-6, kernel_s=5e-6, list_op_s=40e-6, listed_tensor_s=1e-6)
     plain = Signature("aten::relu", Inputs(((4,),)))
-    launch = Launch(0, 0, Place(Phase.BACKWARD, -1, 0), HostWork(views=3, modules=1, nodes=2))
-    assert host_s(launch, plain, costs) == pytest.approx(8e-6 + 3 * 2e-6 + 6e-6 + 2 * 6e-6)
+    launch = KernelLaunch(0, 0, Place(Phase.BACKWARD, -1, 0), HostEffort(views=3, calls=3))
+    assert host_s(launch, plain, costs) == pytest.approx(8e-6 + 3 * 2e-6 + 3 * 6e-6)
     over_lists = Signature("aten::_fused_adamw_", Inputs((((4,), (5,), (6,)),)))
-    update = Launch(0, 0, Place(Phase.OPTIMIZER, -1, 0), HostWork())
+    update = KernelLaunch(0, 0, Place(Phase.OPTIMIZER, -1, 0), HostEffort())
     assert host_s(update, over_lists, costs) == pytest.approx(40e-6 + 3e-6)
     assert host_s(launch, plain, costs, kernels=4) - host_s(launch, plain, costs) == pytest.approx(3 * 5e-6)
-    sharded = Signature("fsdp::chunk_cat", Inputs(((4,),)))
-    assert host_s(update, sharded, costs) == costs.sharded_op_s
+    place, effort = Place(Phase.FORWARD, -1, 0), HostEffort()
+    for blocking, seconds in ((True, costs.read_s), (False, costs.copy_s)):
+        assert host_s(HostCopy(8, True, blocking, 0, place, effort), None, costs) == seconds
     assert host_s(HostWait((), 0, "item"), None, costs) == costs.wait_s

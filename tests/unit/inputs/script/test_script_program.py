@@ -9,7 +9,7 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.script.host_costs import HostCosts
 from foretrace.inputs.script.memory import peak_bytes
 from foretrace.inputs.script.program import program_of
-from foretrace.inputs.script.recording import HostWork, Recording
+from foretrace.inputs.script.recording import HostEffort, RankRecording
 from foretrace.inputs.script.write_role import MAX_QUEUED
 from foretrace.program.columns import Category, Collective, Phase
 from foretrace.program.program import Program
@@ -31,11 +31,12 @@ def same(script: Script, costs: HostCosts = FREE) -> Program:
 
 
 def test_a_host_bound_chain_takes_the_sum_of_the_hosts_times() -> None:
-    """Ten launches of 16 us with a module and two views each: 16 + 3 + 2*1.5 = 22 us, times a pace of 1.5."""
+    """Ten launches of 16 us with two calls and two views each: 16 + 2*1.5 + 2*1.5 = 22 us, times a pace of 1.5."""
+    costs = HostCosts(launch_s=16 * US, python_s=1.5 * US, view_s=1.5 * US)
     script = Script()
     for _ in range(10):
-        script.launch("aten::relu", host=HostWork(views=2, modules=1, nodes=1))
-    program = program_of([script.recording()], [[0]], title="script", pace=1.5)
+        script.launch("aten::relu", host=HostEffort(views=2, calls=2))
+    program = program_of([script.recording()], [[0]], title="script", pace=1.5, costs=costs)
     assert step_us(simulate(timed(program, {"aten::relu": 1 * US}))) == 330
 
 
@@ -203,7 +204,7 @@ def test_steps_that_differ_are_one_program() -> None:
     assert [note.code for note in program.diagnostics] == ["steps-differ"]
 
 
-def stages() -> tuple[Recording, Recording]:
+def stages() -> tuple[RankRecording, RankRecording]:
     """Two stages of two pipelines on ranks 0 to 3: forward, send, receive the gradient, backward."""
     first = Script(0, 4, [group("pp", (0, 2), (1, 3))])
     first.launch("aten::mul")

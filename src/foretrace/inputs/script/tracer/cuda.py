@@ -25,11 +25,11 @@ CUDA_VERSION: Final = "12.8"
 NCCL_VERSION: Final = (2, 27, 5)
 
 
-class Stream:
+class SimulatedStream:
     """A stream of the simulated GPU: `torch.cuda.Stream`."""
 
     log: EventLog
-    default: Stream
+    default: SimulatedStream
 
     def __init__(self, device: Any = None, priority: int = 0, **given: Any) -> None:
         self.device = torch.device("cuda", 0) if device is None else torch.device(device)
@@ -37,7 +37,7 @@ class Stream:
         self.number: int = given.get("number", -1)
         if self.number < 0:
             self.number = self.log.new_stream()
-        self._before: list[Stream] = []
+        self._before: list[SimulatedStream] = []
 
     @property
     def cuda_stream(self) -> int:
@@ -48,7 +48,7 @@ class Stream:
     device_index = 0
     device_type = 1
 
-    def wait_stream(self, stream: Stream) -> None:
+    def wait_stream(self, stream: SimulatedStream) -> None:
         """Work issued from now on waits for what `stream` was given."""
         self.log.wait_for_stream(self.number, stream.number, self.log.next_number)
 
@@ -74,7 +74,7 @@ class Stream:
         """Returns whether a graph is captured, which is refused."""
         return False
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> SimulatedStream:
         self._before.append(current(self.log))
         self.log.stream = self.number
         return self
@@ -83,7 +83,7 @@ class Stream:
         self.log.stream = self._before.pop().number
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.number == self.number
+        return isinstance(other, SimulatedStream) and other.number == self.number
 
     def __hash__(self) -> int:
         return hash(self.number)
@@ -98,13 +98,13 @@ class Event:
         self.recorded = False
         self.stream = self.number = 0
 
-    def record(self, stream: Stream | None = None) -> Event:
+    def record(self, stream: SimulatedStream | None = None) -> Event:
         """Marks what a stream was given so far."""
         self.stream = self.log.stream if stream is None else stream.number
         self.number, self.recorded = self.log.next_number, True
         return self
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def wait(self, stream: SimulatedStream | None = None) -> None:
         """Makes a stream wait for the event."""
         (current(self.log) if stream is None else stream).wait_event(self)
 
@@ -122,21 +122,21 @@ class Event:
         return UnknownNumber.make("the time between two CUDA events")
 
 
-_STREAMS: dict[int, Stream] = {}
+_STREAMS: dict[int, SimulatedStream] = {}
 
 
-def current(log: EventLog) -> Stream:
+def current(log: EventLog) -> SimulatedStream:
     """Returns the stream that is current."""
     stream = _STREAMS.get(log.stream)
     if stream is None or stream.log is not log:
-        stream = _STREAMS[log.stream] = Stream(number=log.stream)
+        stream = _STREAMS[log.stream] = SimulatedStream(number=log.stream)
     return stream
 
 
 class StreamContext(contextlib.ContextDecorator):
     """Makes a stream current within: `torch.cuda.stream`."""
 
-    def __init__(self, stream: Stream | None) -> None:
+    def __init__(self, stream: SimulatedStream | None) -> None:
         self.stream = stream
 
     def __enter__(self) -> None:
@@ -164,7 +164,7 @@ class _Nothing:
 
 def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int, gpus: int) -> None:
     """Makes `torch.cuda` answer for `gpus` simulated GPUs, of which the script has number `local_rank`."""
-    Stream.log = Event.log = log
+    SimulatedStream.log = Event.log = log
     _STREAMS.clear()
     state = SimpleNamespace(device=local_rank, seed=torch.initial_seed())
     generator_state = torch.zeros(16, dtype=torch.uint8)
@@ -201,10 +201,10 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
         return storages.peak_bytes
 
     answers: dict[str, Any] = {
-        "Stream": Stream,
+        "Stream": SimulatedStream,
         "Event": Event,
         "current_stream": lambda *_: current(log),
-        "default_stream": lambda *_: Stream(number=0),
+        "default_stream": lambda *_: SimulatedStream(number=0),
         "set_stream": lambda stream: setattr(log, "stream", stream.number),
         "stream": StreamContext,
         "StreamContext": StreamContext,
@@ -247,7 +247,7 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
     for name, answer in answers.items():
         patches.set(torch.cuda, name, answer)
     patches.set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
-    patches.set(torch, "Stream", Stream)
+    patches.set(torch, "Stream", SimulatedStream)
     patches.set(torch, "Event", Event)
     patches.set(torch.version, "cuda", CUDA_VERSION)
     _install_memory(patches, answers, nothing)

@@ -7,20 +7,20 @@ from threading import local
 
 from foretrace.inputs.script.recording import (
     DEFAULT_STREAM,
-    Call,
     CallWait,
     Event,
     HostCopy,
+    HostEffort,
     HostWait,
-    HostWork,
-    Launch,
+    IssuedCall,
+    KernelLaunch,
     Place,
     Signature,
     StreamWait,
 )
 from foretrace.program.columns import Phase
 
-_NO_WORK = HostWork()
+_NO_WORK = HostEffort()
 
 
 class _Local(local):
@@ -40,7 +40,7 @@ class EventLog:
         self.streams = ["default"]
         self.region = 0
         self.place: Callable[[], Place] = lambda: Place(Phase.NONE, -1, 0)
-        self.views = self.modules = self.nodes = self.calls = 0
+        self.views = self.calls = 0
         self._signature_of: dict[Hashable, int] = {}
 
     @property
@@ -67,14 +67,14 @@ class EventLog:
 
     def launch(self, signature: int, place: Place, reads: tuple[int, ...] = (), writes: tuple[int, ...] = ()) -> None:
         """Adds an op that runs on the current stream."""
-        event = Launch(signature, self.stream, place, self._host_work(), self.region, reads, writes)
+        event = KernelLaunch(signature, self.stream, place, self._host_work(), self.region, reads, writes)
         self.events.append(event)
 
     def copy(self, size: int, *, to_host: bool, blocking: bool) -> None:
         """Adds a copy between host and device."""
         self.events.append(HostCopy(size, to_host, blocking, self.stream, self.place(), self._host_work()))
 
-    def call(self, call: Call) -> int:
+    def call(self, call: IssuedCall) -> int:
         """Adds a collective or transfer; its stream, place and host work are those of now."""
         self.events.append(call._replace(stream=self.stream, place=self.place(), host=self._host_work()))
         return len(self.events) - 1
@@ -97,9 +97,9 @@ class EventLog:
         self.streams.append(f"stream {len(self.streams)}")
         return len(self.streams) - 1
 
-    def _host_work(self) -> HostWork:
-        if not (self.views or self.modules or self.nodes or self.calls):
+    def _host_work(self) -> HostEffort:
+        if not (self.views or self.calls):
             return _NO_WORK
-        work = HostWork(self.views, self.modules, self.nodes, self.calls)
-        self.views = self.modules = self.nodes = self.calls = 0
+        work = HostEffort(self.views, self.calls)
+        self.views = self.calls = 0
         return work

@@ -17,12 +17,14 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.places import Places
+from foretrace.inputs.script.tracer.places import StepPlaces
 from foretrace.inputs.script.tracer.storages import is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 
-def install(patches: Patches, recorder: Recorder, places: Places, mailbox: Mailbox, notes: list[Diagnostic]) -> None:
+def install(
+    patches: Patches, recorder: Recorder, places: StepPlaces, mailbox: Mailbox, notes: list[Diagnostic]
+) -> None:
     """Replaces what a traced script cannot run as it is."""
     from foretrace.inputs.script.tracer.ddp import install_ddp
 
@@ -138,7 +140,7 @@ def _install_scaler(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.amp.GradScaler, "_maybe_opt_step", step)
 
 
-def _install_compiler(patches: Patches, places: Places, notes: list[Diagnostic]) -> None:
+def _install_compiler(patches: Patches, places: StepPlaces, notes: list[Diagnostic]) -> None:
     """Runs what is compiled eagerly, and marks its ops as a region whose elementwise ops will be fused."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:

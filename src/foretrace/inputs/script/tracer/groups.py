@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from foretrace.inputs.script.recording import DEFAULT_STREAM, Call, Group, HostWork, Place
+from foretrace.inputs.script.recording import DEFAULT_STREAM, Group, HostEffort, IssuedCall, Place
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
@@ -25,7 +25,7 @@ BACKEND: Final = "foretrace"
 _NOWHERE: Final = Place(Phase.NONE, -1, 0)
 
 
-class RecordedWork(dist.Work):
+class CallHandle(dist.Work):
     """The handle of an asynchronous call; waiting for it is recorded."""
 
     def __init__(self, book: GroupBook, call: int, results: Any) -> None:
@@ -161,16 +161,16 @@ class RecordedGroup(dist.ProcessGroup):
 
     def _start_coalescing(self, *_: Any) -> None: ...
 
-    def _end_coalescing(self, *_: Any) -> RecordedWork:
-        return RecordedWork(self._book, -1, [])
+    def _end_coalescing(self, *_: Any) -> CallHandle:
+        return CallHandle(self._book, -1, [])
 
     def _record(
         self, what: Collective, name: str, size: int, like: torch.Tensor | None, options: Any, results: Any, **more: Any
-    ) -> RecordedWork:
+    ) -> CallHandle:
         own = bool(getattr(options, "asyncOp", True))
         return self._book.record(self, what, name, size, like, own, results, **more)
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
+    def allreduce(self, tensors: Any, opts: Any = None) -> CallHandle:
         """Sums tensors over all ranks."""
         some = tensors if isinstance(tensors, list) else [tensors]
         for tensor in some:
@@ -179,59 +179,59 @@ class RecordedGroup(dist.ProcessGroup):
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
+    def reduce(self, tensors: Any, opts: Any = None) -> CallHandle:
         """Sums tensors to one rank."""
         root = self._global(getattr(opts, "rootRank", 0))
         return self._record(Collective.REDUCE, "reduce", _size(tensors), tensors[0], opts, tensors, peer=root)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> RecordedWork:
+    def broadcast(self, tensors: Any, opts: Any = None) -> CallHandle:
         """Sends a tensor from one rank to all."""
         some = tensors if isinstance(tensors, list) else [tensors]
         root = self._global(getattr(opts, "rootRank", 0))
         return self._record(Collective.BROADCAST, "broadcast", _size(some), some[0], opts, some, peer=root)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Collects the tensors of all ranks in a list."""
         for target in outputs[0]:
             self._book.copy_values(inputs[0], target)
         size = self._own_size * _size(inputs)
         return self._record(Collective.ALL_GATHER, "all_gather", size, inputs[0], opts, outputs)
 
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> RecordedWork:
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> CallHandle:
         """Collects the tensors of all ranks in one."""
         self._book.tile_values(given, output, self._own_size)
         return self._record(Collective.ALL_GATHER, "all_gather_into_tensor", _size([output]), given, opts, [output])
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Collects several tensors at once."""
         name = "all_gather_into_tensor_coalesced"
         return self._record(Collective.ALL_GATHER, name, _size(outputs), inputs[0], opts, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Sums lists of tensors, of which each rank keeps one."""
         whole = [tensor for some in inputs for tensor in some]
         self._book.forget(outputs)
         return self._record(Collective.REDUCE_SCATTER, "reduce_scatter", _size(whole), whole[0], opts, outputs)
 
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> RecordedWork:
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> CallHandle:
         """Sums a tensor, of which each rank keeps a part."""
         self._book.forget([output])
         return self._record(Collective.REDUCE_SCATTER, "reduce_scatter_tensor", _size([given]), given, opts, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Sums several tensors at once, of which each rank keeps a part."""
         name = "reduce_scatter_tensor_coalesced"
         return self._record(Collective.REDUCE_SCATTER, name, _size(inputs), inputs[0], opts, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Sends each rank the tensor of its position."""
         own = inputs[self._own_rank]
         for target in outputs:
@@ -242,7 +242,7 @@ class RecordedGroup(dist.ProcessGroup):
 
     def all_to_all_single(
         self, output: Any, given: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
-    ) -> RecordedWork:
+    ) -> CallHandle:
         """Sends each rank its part of a tensor."""
         parts = list(input_split_sizes or ())
         size = _size([given])
@@ -256,7 +256,7 @@ class RecordedGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Collects the tensors of all ranks on one."""
         for target in outputs[0] if outputs else ():
             self._book.copy_values(inputs[0], target)
@@ -264,7 +264,7 @@ class RecordedGroup(dist.ProcessGroup):
         size = self._own_size * _size(inputs)
         return self._record(Collective.GATHER, "gather", size, inputs[0], opts, outputs, peer=root)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Sends each rank its tensor from one."""
         if inputs:
             self._book.copy_values(inputs[0][self._own_rank], outputs[0])
@@ -272,20 +272,20 @@ class RecordedGroup(dist.ProcessGroup):
         size = self._own_size * _size(outputs)
         return self._record(Collective.SCATTER, "scatter", size, outputs[0], opts, outputs, peer=root)
 
-    def send(self, tensors: Any, dst: int, tag: int = 0) -> RecordedWork:
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> CallHandle:
         """Sends a tensor to one rank."""
         peer, size = self._global(dst), _size(tensors)
         return self._record(
             Collective.TRANSFER, "send", size, tensors[0], None, tensors, peer=peer, to_peer=True, tag=tag
         )
 
-    def recv(self, tensors: Any, src: int, tag: int = 0) -> RecordedWork:
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> CallHandle:
         """Receives a tensor from one rank."""
         peer, size = self._global(src), _size(tensors)
         self._book.forget(tensors)
         return self._record(Collective.TRANSFER, "recv", size, tensors[0], None, tensors, peer=peer, tag=tag)
 
-    def barrier(self, opts: Any = None) -> RecordedWork:
+    def barrier(self, opts: Any = None) -> CallHandle:
         """All ranks wait for each other."""
         return self._record(Collective.BARRIER, "barrier", 0, None, opts, [])
 
@@ -293,7 +293,7 @@ class RecordedGroup(dist.ProcessGroup):
         """All ranks wait for each other."""
         self.barrier()
 
-    def exchange(self, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]]) -> RecordedWork:
+    def exchange(self, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]]) -> CallHandle:
         """Sends to some ranks and receives from others in one call; positions are those in the group."""
         self._book.forget([tensor for _, tensor in receives])
         for _, tensor in sends:
@@ -328,8 +328,8 @@ def _waited(value: Any) -> Any:
     return value
 
 
-def _waiting(call: Callable[..., RecordedWork]) -> Callable[..., RecordedWork]:
-    def called(group: RecordedGroup, *args: Any, **kwargs: Any) -> RecordedWork:
+def _waiting(call: Callable[..., CallHandle]) -> Callable[..., CallHandle]:
+    def called(group: RecordedGroup, *args: Any, **kwargs: Any) -> CallHandle:
         return call(group, *map(_waited, args), **kwargs)
 
     return called
@@ -416,19 +416,19 @@ class GroupBook:
         own_stream: bool,
         results: Any,
         **more: Any,
-    ) -> RecordedWork:
+    ) -> CallHandle:
         """Records a call of a group and returns its handle."""
         if isinstance(like, AsyncCollectiveTensor):
             like = like.trigger_wait()  # a call that is passed on must have ended
         if like is not None and self._is_of_host(like):
-            return RecordedWork(self, -1, results)
+            return CallHandle(self, -1, results)
         number = self._numbers.get(id(group))
         if number is None:
             number = self._numbers[id(group)] = len(self._groups)
             self._groups.append(group)
         dtype = "" if like is None else type_name(like.dtype)
-        call = Call(what, name, number, size, dtype, DEFAULT_STREAM, own_stream, _NOWHERE, HostWork(), **more)
-        return RecordedWork(self, self.log.call(call), results)
+        call = IssuedCall(what, name, number, size, dtype, DEFAULT_STREAM, own_stream, _NOWHERE, HostEffort(), **more)
+        return CallHandle(self, self.log.call(call), results)
 
     def _is_of_host(self, tensor: torch.Tensor) -> bool:
         # Memory of no known device can only come from a GPU's: calls on meta tensors do not exist.
@@ -532,7 +532,7 @@ class GroupBook:
         patches.set(dist.device_mesh, "init_process_group", init_process_group)
         patches.set(c10d, "_store_based_barrier", lambda *_, **__: None)
 
-    def _batch(self, ops: Sequence[Any]) -> list[RecordedWork]:
+    def _batch(self, ops: Sequence[Any]) -> list[CallHandle]:
         group: Any = ops[0].group or c10d._get_default_group()
         sends = [(op.group_peer, op.tensor) for op in ops if op.op in (dist.isend, c10d.isend)]
         receives = [(op.group_peer, op.tensor) for op in ops if op.op not in (dist.isend, c10d.isend)]
@@ -550,7 +550,7 @@ class GroupBook:
         def group(name: Any) -> Any:
             return c10d._resolve_process_group(name) if isinstance(name, str) else name
 
-        def started(work: RecordedWork, output: torch.Tensor) -> torch.Tensor:
+        def started(work: CallHandle, output: torch.Tensor) -> torch.Tensor:
             book._pending[output.untyped_storage()._cdata] = work._call
             return output
 
@@ -585,8 +585,8 @@ class GroupBook:
             output = empty(args[0].size(), args[0])
             return started(group(args[2]).broadcast([output]), output)
 
-        def coalesced(one: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
-            return lambda func, args, kwargs: [one(func, (given, *args[1:]), kwargs) for given in args[0]]
+        def coalesced(single: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
+            return lambda func, args, kwargs: [single(func, (given, *args[1:]), kwargs) for given in args[0]]
 
         def wait(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
             call = book._pending.pop(args[0].untyped_storage()._cdata, -1)

@@ -1,6 +1,6 @@
 """Carries Python objects between the traced ranks of a job, through files in a folder.
 
-A rank that waits for one that is not traced asks for it to be traced: `wanted` finds such requests.
+A rank that waits for one that is not traced asks for it to be traced: `requested_ranks` finds such requests.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ class Mailbox:
         return pickle.loads(path.read_bytes())
 
 
-def wanted(folder: Path) -> list[int]:
+def requested_ranks(folder: Path) -> list[int]:
     """Returns the ranks for which others wait."""
     return sorted(int(path.name.removeprefix("want-")) for path in folder.glob("want-*"))

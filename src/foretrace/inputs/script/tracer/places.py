@@ -32,7 +32,7 @@ class TraceComplete(BaseException):
     """Ends the script once the steps that were asked for are recorded."""
 
 
-class Places:
+class StepPlaces:
     """Follows modules, backward passes and optimizer steps of a script.
 
     A step ends with the last `Optimizer.step` before the next forward pass, once every optimizer of the script has
@@ -66,7 +66,6 @@ class Places:
         self._stepped: int | None = None
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._steps_of: Counter[int] = Counter()
-        self._node: Any = None
         # The module of a backward node is that which was running when the node got its sequence number.
         self._since: list[int] = [0]
         self._owner: list[tuple[int, int]] = [(NO_MODULE, 0)]
@@ -94,9 +93,6 @@ class Places:
         node = torch._C._current_autograd_node()
         if node is not None and not self._stack:
             number = node._sequence_nr()
-            if node is not self._node:
-                self._node = node
-                self._log.nodes += 1
             at = bisect_right(self._since, number) - 1
             module, self._log.region = self._owner[at] if 0 <= at < len(self._owner) else (NO_MODULE, 0)
         return Place(Phase.BACKWARD, module, microbatch)
@@ -136,10 +132,9 @@ class Places:
 
     def _install_modules(self, patches: Patches) -> None:
         call = nn.Module._call_impl
-        places, log = self, self._log
+        places = self
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            log.modules += 1
             places._enter(module, args, kwargs)
             try:
                 return call(module, *args, **kwargs)

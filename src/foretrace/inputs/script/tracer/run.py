@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import foretrace
 from foretrace.inputs.script.routing import Routing
-from foretrace.inputs.script.tracer.mailbox import Mailbox, wanted
+from foretrace.inputs.script.tracer.mailbox import Mailbox, requested_ranks
 from foretrace.inputs.script.tracer.places import TraceComplete
-from foretrace.inputs.script.tracer.session import Session
+from foretrace.inputs.script.tracer.session import TraceSession
 from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 _POLL_S: Final = 0.005
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     started: set[int] = set()
     running: dict[int, int] = {}
     while waiting or running:
-        needed = [rank for rank in wanted(folder) if rank not in started]
+        needed = [rank for rank in requested_ranks(folder) if rank not in started]
         room = request["workers"] - len(running)
         for rank in [*needed, *(rank for rank in waiting[: max(room, 0)] if rank not in needed)]:
             if rank not in started:
@@ -87,7 +87,7 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
     script = request["script"]
     sys.argv = [script, *request["arguments"]]
     sys.path[0] = str(Path(script).resolve().parent)
-    session = Session(
+    session = TraceSession(
         rank,
         request["world"],
         gpus=request["gpus"],

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from inspect import CO_GENERATOR
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
 
 import torch
 import torch._dynamo  # before anything is replaced: it looks at functions by identity
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.script.recording import Recording
+from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.routing import Routing
 from foretrace.inputs.script.tracer import composites, cuda, frameworks, routers, tensors
 from foretrace.inputs.script.tracer.dispatch import Recorder
@@ -20,14 +23,13 @@ from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.groups import GroupBook, environment
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.places import Places
+from foretrace.inputs.script.tracer.places import StepPlaces
 from foretrace.inputs.script.tracer.storages import Storages
-from foretrace.inputs.script.tracer.tally import CallTally
 from foretrace.inputs.script.tracer.unknown import UnknownNumber
 from foretrace.program.columns import Category
 
 
-class Session:
+class TraceSession:
     """A rank of a job as if on a GPU; enter it, run the script, and take `recording()`.
 
     Args:
@@ -57,7 +59,7 @@ class Session:
         self.storages = Storages(self.log, torch.device("cuda", rank % min(gpus, world)))
         self.recorder = Recorder(self.log, self.storages)
         self.groups = GroupBook(self.recorder, rank, world)
-        self.places = Places(self.log, steps[1])
+        self.places = StepPlaces(self.log, steps[1])
         self._first_step = steps[0]
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
@@ -97,13 +99,13 @@ class Session:
         self.recorder.__exit__(kind, error, trace)
         self.patches.undo()
 
-    def recording(self) -> Recording:
+    def recording(self) -> RankRecording:
         """Returns what was recorded; the last steps are those before the script ended."""
         self.places.finish_step()
         ends = self.places.ends
         first = min(self._first_step, max(len(ends) - 1, 0))
         steps = list(zip([0, *ends], ends, strict=False))[first:]
-        return Recording(
+        return RankRecording(
             rank=self.rank,
             world=self.world,
             events=self.log.events,
@@ -168,3 +170,46 @@ class Session:
 def _restore_environment(variables: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(variables)
+
+
+_TORCH: Final = Path(torch.__file__).parent
+_DISPATCH: Final = "_compile.py _dynamo/eval_frame.py _library/simple_registry.py compiler/__init__.py _jit_internal.py"
+_NOT_COUNTED: Final = frozenset(
+    [
+        *(str(path) for path in Path(__file__).parent.glob("*.py")),
+        *(str(_TORCH / name) for name in _DISPATCH.split()),
+        "<frozen abc>",
+    ]
+)
+"""Files of the tracer, and those through which PyTorch calls a dispatch mode."""
+
+
+class CallTally:
+    """Counts calls of Python functions of a script and of PyTorch, by which a host's time is estimated.
+
+    What the tracer itself calls, and what PyTorch calls to work out sizes, is not counted: on a GPU it does not happen.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._log = recorder, recorder.log
+        self._running = False
+
+    def start(self) -> None:
+        """Starts to count, unless something else follows the calls of this thread."""
+        if not self._running and sys.getprofile() is None:
+            self._running = True
+            sys.setprofile(self._count)
+
+    def stop(self) -> None:
+        """Stops counting."""
+        if self._running:
+            self._running = False
+            sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or self._recorder.inside:
+            return
+        code = frame.f_code
+        # Going on with a generator is a call to Python, too, and takes next to nothing.
+        if code.co_filename not in _NOT_COUNTED and not code.co_flags & CO_GENERATOR:
+            self._log.calls += 1
