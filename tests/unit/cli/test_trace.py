@@ -129,8 +129,8 @@ def test_options_of_a_trace(script: Path, tracer: Tracer, capsys: pytest.Capture
         (("--world", "4", "--format", "megatron"), "needs-cluster"),
         (("--world", "4", "--gpus-per-node", "0"), "out-of-range"),
         (("--world", "4", "--ranks", "4"), "no-such-rank"),
-        (("--world", "4", "--routing", "even"), "bad-value"),
-        (("--world", "4", "--routing", "zipf:-1"), "bad-value"),
+        (("--world", "4", "--routing", "even"), "unknown-name"),
+        (("--world", "4", "--routing", "zipf:-1"), "out-of-range"),
     ],
 )
 def test_what_cannot_be_traced(

@@ -276,9 +276,10 @@ def _install_recurrences(patches: Patches, notes: list[Diagnostic]) -> None:
 
     def noted(forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not any(note.code == "assumed" and "cuDNN" in note.message for note in notes):
-                text = "recurrent layers are traced as one step after another; cuDNN fuses them, and is faster"
-                notes.append(Diagnostic("warning", "assumed", text))
+            text = "recurrent layers are traced as one step after another; cuDNN fuses them, and is faster"
+            note = Diagnostic("warning", "assumed", text)
+            if note not in notes:
+                notes.append(note)
             return forward(*args, **kwargs)
 
         return run
