@@ -17,7 +17,6 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
-import foretrace
 from foretrace.inputs.script.routing import Routing
 from foretrace.inputs.script.tracer.mailbox import Mailbox, requested_ranks
 from foretrace.inputs.script.tracer.places import TraceComplete
@@ -25,7 +24,7 @@ from foretrace.inputs.script.tracer.session import TraceSession
 from foretrace.inputs.script.tracer.unknown import CannotTrace
 
 _POLL_S: Final = 0.005
-_OWN: Final = str(Path(foretrace.__file__).parent)
+_OWN: Final = str(Path(__file__).parents[3])
 
 
 def main(folder: Path) -> None:
