@@ -17,7 +17,7 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.routing import Routing
-from foretrace.inputs.script.tracer import autocast, composites, cuda, frameworks, routers, tensors
+from foretrace.inputs.script.tracer import autocast, composites, cuda, frameworks, routers, tensors, values
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.groups import GroupBook, environment
@@ -80,6 +80,7 @@ class TraceSession:
             self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world)
         )
         tensors.install(self.patches, self.recorder)
+        values.install(self.patches, self.recorder)
         self.groups.install(self.patches)
         composites.install(self.patches, self.recorder)
         autocast.install(self.patches)
