@@ -12,7 +12,8 @@ import torch
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.routing import Routing, chosen_experts
-from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
+from foretrace.inputs.script.tracer.dispatch import Recorder
+from foretrace.inputs.script.tracer.op_plans import plan_of, tensors_in
 from foretrace.inputs.script.tracer.storages import is_simulated
 from foretrace.program.columns import Phase
 

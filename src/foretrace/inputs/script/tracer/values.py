@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_in
+from foretrace.inputs.script.tracer.dispatch import Recorder
+from foretrace.inputs.script.tracer.op_plans import plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.storages import META, SHADOW_ELEMENTS, is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
