@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):
             return handler(func, args, kwargs)
         if plan.kind is OpKind.COPIES:
             return self._copy(func, plan, args, kwargs)
-        device = self._device(given, kwargs)
+        device = self.device_for(given, kwargs)
         if device == CPU and not any(is_simulated(tensor) for tensor in given):
             return self._real(func, plan, args, kwargs)
         if device == META:
@@ -190,7 +190,7 @@ class Recorder(TorchDispatchMode):
         reads = tuple(number(tensor) for tensor in tensors_in(args, kwargs))
         log.launch(log.signature(key, make), place, reads, tuple(number(tensor) for tensor in made))
 
-    def _device(self, given: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> torch.device:
+    def device_for(self, given: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> torch.device:
         """Returns the device on which an op runs."""
         named = kwargs.get("device")
         if named is not None:
@@ -312,7 +312,7 @@ class Recorder(TorchDispatchMode):
             self.mark_unknown(result)
         else:
             self.storages.add(result, to, self.log.place().phase)
-        self._copy_values(source, result)
+        self.copy_values(source, result)
         if to.type == "cuda" and origin.type == "cuda":
             self.record(plan.name, func, args, kwargs, result, (result,))
         elif to.type == "cuda" and (source.dim() or plan.name != "aten::copy_"):
@@ -321,7 +321,8 @@ class Recorder(TorchDispatchMode):
             self.log.copy(_bytes(source), to_host=True, blocking=not non_blocking)
         return result
 
-    def _copy_values(self, source: torch.Tensor, result: torch.Tensor) -> None:
+    def copy_values(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        """Copies the values of `source` if they are known; otherwise a simulated `result` loses its own."""
         values = self.known(source)
         if not is_simulated(result):
             if values is not None:

@@ -18,7 +18,7 @@ from foretrace.inputs.script.recording import DEFAULT_STREAM, Group, HostEffort,
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
-from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
+from foretrace.inputs.script.tracer.storages import CPU, is_simulated
 from foretrace.program.columns import Collective, Phase
 
 BACKEND: Final = "foretrace"
@@ -30,13 +30,15 @@ class CallHandle(dist.Work):
 
     def __init__(self, book: GroupBook, call: int, results: Any) -> None:
         super().__init__()
-        self._book, self._call, self._results = book, call, results
+        self.call = call
+        """The number of the event of the call; -1 for a call between hosts, which is not recorded."""
+        self._book, self._results = book, results
 
     def wait(self, timeout: Any = None) -> bool:
         """The current stream waits for the call."""
         del timeout
-        if self._call >= 0:
-            self._book.log.wait_for_call(self._call)
+        if self.call >= 0:
+            self._book.log.wait_for_call(self.call)
         return True
 
     def synchronize(self) -> None:
@@ -378,8 +380,6 @@ class GroupBook:
         self._seen: set[int] = set()
         """The ranks of the last family."""
         self._future_stream = -1
-        self._pending: dict[int, int] = {}
-        """The call that writes to a storage, by the address of the storage."""
 
     def future_stream(self) -> int:
         """Returns the stream on which callbacks of futures run."""
@@ -455,7 +455,7 @@ class GroupBook:
     def copy_values(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copies values that are known."""
         if target.numel() == source.numel():
-            self.recorder._copy_values(source.reshape(target.size()), target)
+            self.recorder.copy_values(source.reshape(target.size()), target)
         else:
             self.forget([target])
 
@@ -466,7 +466,7 @@ class GroupBook:
             self.forget([target])
             return
         tiled = values.reshape(-1).repeat(times).reshape(target.size())
-        self.recorder._copy_values(tiled, target)
+        self.recorder.copy_values(tiled, target)
 
     def exchange_values(
         self, source: torch.Tensor, target: torch.Tensor, position: int, size: int, parts: Sequence[int]
@@ -479,7 +479,7 @@ class GroupBook:
             self.forget([target])
             return
         mine = values.split(sizes)[position]
-        self.recorder._copy_values(torch.cat([mine] * size), target)
+        self.recorder.copy_values(torch.cat([mine] * size), target)
 
     def forget(self, tensors: Sequence[torch.Tensor]) -> None:
         """Drops values of tensors that a call writes to."""
@@ -497,7 +497,6 @@ class GroupBook:
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
         patches.on_undo(lambda: dist.Backend._plugins.pop(BACKEND.upper(), None))
         self._install_setup(patches)
-        self._install_functional()
         _install_objects(patches, self)
 
     def _install_setup(self, patches: Patches) -> None:
@@ -537,94 +536,6 @@ class GroupBook:
         sends = [(op.group_peer, op.tensor) for op in ops if op.op in (dist.isend, c10d.isend)]
         receives = [(op.group_peer, op.tensor) for op in ops if op.op not in (dist.isend, c10d.isend)]
         return [group.exchange(sends, receives)]
-
-    def _install_functional(self) -> None:
-        """Runs functional collectives, which return new tensors that are waited for by `wait_tensor`."""
-        book, recorder = self, self.recorder
-
-        def empty(size: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-            made = torch.empty(size, dtype=like.dtype, device=META)
-            recorder.storages.add(made, recorder.storages.device_of(like), book.log.place().phase)
-            return made
-
-        def group(name: Any) -> Any:
-            return c10d._resolve_process_group(name) if isinstance(name, str) else name
-
-        def started(work: CallHandle, output: torch.Tensor) -> torch.Tensor:
-            book._pending[output.untyped_storage()._cdata] = work._call
-            return output
-
-        def all_reduce(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            output = empty(args[0].size(), args[0])
-            recorder._copy_values(args[0], output)
-            return started(group(args[-1]).allreduce([output]), output)
-
-        def all_reduce_(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            return started(group(args[-1]).allreduce([args[0]]), args[0])
-
-        def all_gather(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            given = args[0]
-            output = empty((given.size(0) * args[1], *given.size()[1:]), given)
-            return started(group(args[2]).all_gather_single(output, given), output)
-
-        def all_gather_out(_: Any, args: tuple[Any, ...], kwargs: Any) -> torch.Tensor:
-            output = kwargs["out"]
-            return started(group(args[2]).all_gather_single(output, args[0]), output)
-
-        def reduce_scatter(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            given = args[0]
-            output = empty((given.size(0) // args[2], *given.size()[1:]), given)
-            return started(group(args[3]).reduce_scatter_single(output, given), output)
-
-        def all_to_all(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            given, outs, ins, name = args
-            output = empty((sum(outs), *given.size()[1:]), given)
-            return started(group(name).all_to_all_single(output, given, outs, ins), output)
-
-        def broadcast(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            output = empty(args[0].size(), args[0])
-            return started(group(args[2]).broadcast([output]), output)
-
-        def coalesced(single: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
-            return lambda func, args, kwargs: [single(func, (given, *args[1:]), kwargs) for given in args[0]]
-
-        def wait(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            call = book._pending.pop(args[0].untyped_storage()._cdata, -1)
-            if call >= 0:
-                book.log.wait_for_call(call)
-            return args[0]
-
-        def shard_dim(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            given, gather, shard, name = args
-            size = list(given.size())
-            ranks = group(name).size()
-            size[gather] *= ranks
-            size[shard] //= ranks
-            output = empty(size, given)
-            group(name).all_to_all_single(output, given, None, None).wait()
-            return output
-
-        functional = {
-            "all_reduce": all_reduce,
-            "all_reduce_": all_reduce_,
-            "all_gather_into_tensor": all_gather,
-            "all_gather_into_tensor_out": all_gather_out,
-            "reduce_scatter_tensor": reduce_scatter,
-            "all_to_all_single": all_to_all,
-            "broadcast": broadcast,
-            "wait_tensor": wait,
-            "all_reduce_coalesced": coalesced(all_reduce),
-            "all_gather_into_tensor_coalesced": coalesced(all_gather),
-            "reduce_scatter_tensor_coalesced": coalesced(reduce_scatter),
-        }
-
-        def wrapped(_: Any, args: tuple[Any, ...], __: Any) -> torch.Tensor:
-            return AsyncCollectiveTensor(args[0])  # which waits where its values are used
-
-        functional["_wrap_tensor_autograd"] = wrapped
-        for name, handler in functional.items():
-            recorder.handlers[f"_c10d_functional::{name}"] = handler
-        recorder.handlers["_dtensor::shard_dim_alltoall"] = shard_dim
 
 
 def _install_objects(patches: Patches, book: GroupBook) -> None:

@@ -27,7 +27,7 @@ def install(recorder: Recorder, routing: Routing, notes: list[Diagnostic]) -> No
 
     def picked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = tensors_in(args, kwargs)
-        device = recorder._device(given, kwargs)
+        device = recorder.device_for(given, kwargs)
         result = recorder.simulate(func, plan_of(func), args, kwargs, given, device)
         scores, positions = given[0], result if isinstance(result, torch.Tensor) else result[1]
         place = recorder.log.place()

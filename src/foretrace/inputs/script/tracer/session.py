@@ -17,7 +17,7 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.routing import Routing
-from foretrace.inputs.script.tracer import autocast, composites, cuda, frameworks, routers, tensors, values
+from foretrace.inputs.script.tracer import autocast, composites, cuda, frameworks, functional, routers, tensors, values
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.groups import GroupBook, environment
@@ -82,6 +82,7 @@ class TraceSession:
         tensors.install(self.patches, self.recorder)
         values.install(self.patches, self.recorder)
         self.groups.install(self.patches)
+        functional.install(self.groups)
         composites.install(self.patches, self.recorder)
         autocast.install(self.patches)
         frameworks.install(self.patches, self.recorder, self.places, self.mailbox, self.notes)

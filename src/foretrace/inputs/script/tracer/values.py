@@ -209,7 +209,12 @@ def _install_dynamic(recorder: Recorder) -> None:
                 positions.append(index)
         args = (args[0], positions, *args[2:])
         return recorder.simulate(
-            func, plan_of(func), args, kwargs, tensors_in(args, kwargs), recorder._device(tensors_in(args, kwargs), {})
+            func,
+            plan_of(func),
+            args,
+            kwargs,
+            tensors_in(args, kwargs),
+            recorder.device_for(tensors_in(args, kwargs), {}),
         )
 
     def put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -225,7 +230,7 @@ def _install_dynamic(recorder: Recorder) -> None:
         in_place = plan_of(func).name.endswith("_")
         target = args[0] if in_place else torch.ops.aten.clone(args[0])
         given = tensors_in((target, mask), {})
-        return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder._device(given, {}))
+        return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder.device_for(given, {}))
 
     def masked_select(_: Any, args: tuple[Any, ...], __: Any) -> Any:
         return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
