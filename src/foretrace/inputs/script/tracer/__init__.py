@@ -2,6 +2,5 @@
 
 Read `session.py` first: what is installed while a script runs. `dispatch.py` runs every op on sizes alone and records
 it in the log of `events.py`; `storages.py` knows devices, memory and values, `places.py` where in a step the script is.
-`run.py` traces a script in processes of its own. There are 17 modules because each stands in for one part of PyTorch:
-`tensors.py`, `cuda.py`, `groups.py`, `ddp.py`, `composites.py`, `frameworks.py`.
+`run.py` traces a script in processes of its own. `replacements/` stands in for parts of PyTorch.
 """

@@ -17,13 +17,23 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.routing import Routing
-from foretrace.inputs.script.tracer import autocast, composites, cuda, frameworks, functional, routers, tensors, values
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
-from foretrace.inputs.script.tracer.groups import GroupBook, environment
 from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import StepPlaces
+from foretrace.inputs.script.tracer.replacements import (
+    autocast,
+    composites,
+    cuda,
+    ddp,
+    frameworks,
+    functional,
+    routers,
+    tensors,
+    values,
+)
+from foretrace.inputs.script.tracer.replacements.groups import GroupBook, environment
 from foretrace.inputs.script.tracer.storages import Storages
 from foretrace.inputs.script.tracer.unknown import UnknownNumber
 from foretrace.program.columns import Category
@@ -85,6 +95,7 @@ class TraceSession:
         functional.install(self.groups)
         composites.install(self.patches, self.recorder)
         autocast.install(self.patches)
+        ddp.install(self.patches, self.recorder)
         frameworks.install(self.patches, self.recorder, self.places, self.mailbox, self.notes)
         routers.install(self.recorder, self._routing, self.notes)
         self.places.on_optimizer = self._mark_optimizer
@@ -179,7 +190,7 @@ _TORCH: Final = Path(torch.__file__).parent
 _DISPATCH: Final = "_compile.py _dynamo/eval_frame.py _library/simple_registry.py compiler/__init__.py _jit_internal.py"
 _NOT_COUNTED: Final = frozenset(
     [
-        *(str(path) for path in Path(__file__).parent.glob("*.py")),
+        *(str(path) for path in Path(__file__).parent.rglob("*.py")),
         *(str(_TORCH / name) for name in _DISPATCH.split()),
         "<frozen abc>",
     ]

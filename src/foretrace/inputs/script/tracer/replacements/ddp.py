@@ -24,7 +24,7 @@ BROADCAST_BYTES: Final = 250 << 20
 """Sizes of buckets of gradients and of buffers (torch/nn/parallel/distributed.py, reducer.hpp)."""
 
 
-def install_ddp(patches: Patches, recorder: Recorder) -> None:
+def install(patches: Patches, recorder: Recorder) -> None:
     """Makes `DistributedDataParallel` reduce gradients through `GradientBuckets`."""
 
     def init(self: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0,

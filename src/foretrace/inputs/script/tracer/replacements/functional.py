@@ -9,7 +9,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from foretrace.inputs.script.tracer.groups import CallHandle, GroupBook
+from foretrace.inputs.script.tracer.replacements.groups import CallHandle, GroupBook
 from foretrace.inputs.script.tracer.storages import META
 
 

@@ -1,4 +1,4 @@
-"""Stands in for the parts of PyTorch that need real data or other ranks: DDP's reducer, shards, compilers, scalers."""
+"""Stands in for smaller parts of PyTorch that need real data or other ranks: shards, compilers, scalers, files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ def install(
     patches: Patches, recorder: Recorder, places: StepPlaces, mailbox: Mailbox, notes: list[Diagnostic]
 ) -> None:
     """Replaces what a traced script cannot run as it is."""
-    from foretrace.inputs.script.tracer.ddp import install_ddp
-
-    install_ddp(patches, recorder)
     _install_shards(patches)
     _install_offload(patches)
     _install_pipelines(patches, mailbox)
