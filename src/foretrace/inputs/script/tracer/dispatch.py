@@ -25,6 +25,7 @@ from foretrace.inputs.script.tracer.storages import (
     SHADOW_REALS,
     Storages,
     is_simulated,
+    tensor_bytes,
 )
 from foretrace.inputs.script.tracer.unknown import CannotTrace
 
@@ -49,7 +50,7 @@ _INLINED: Final = frozenset(
         "run_with_rng_state",
     ]
 )
-"""Operators of operators that run the one they are given, and nothing else."""
+"""Higher-order operators that run the function that they are given, and nothing else."""
 
 _RANDOM_REALS: Final = frozenset(["rand", "randn", "normal", "rand_like", "randn_like"])
 
@@ -64,7 +65,8 @@ class _Local(local):
 class Recorder(TorchDispatchMode):
     """The dispatch mode under which a script runs.
 
-    `handlers` run ops by name in ways of their own: those whose results depend on values, and functional collectives.
+    `handlers` has a function for each op that runs in another way: ops whose results depend on values, and functional
+    collectives.
     """
 
     supports_higher_order_operators = True
@@ -75,10 +77,10 @@ class Recorder(TorchDispatchMode):
         self.handlers: dict[str, Handler] = {}
         self._local = _Local()
         self.asked_for_meta = 0
-        """Whether the script itself names the meta device now. Otherwise that device comes from PyTorch's own code,
-        which makes a tensor like a simulated one, and means the GPU."""
+        """How many calls of the script that name the meta device are running. Where none is, PyTorch's own code names
+        that device: it makes a tensor like a simulated one, and means the GPU."""
         self.lost: Counter[str] = Counter()
-        """Ops on tensors of the meta device that stand for none; in a step they are missing from the recording."""
+        """Ops on tensors of the meta device that stand for no other device, by name. They are not recorded."""
         self.unknown: set[int] = set()
         """Addresses of the storages of real tensors whose values stand for unknown ones."""
 
@@ -96,7 +98,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Runs an op and records it."""
         if _fake_mode(_FAKE) is not None:
-            return func(*args, **(kwargs or {}))  # DTensor works out sizes; nothing runs
+            return func(*args, **(kwargs or {}))  # DTensor computes sizes, and nothing runs
         for kind in types:
             if kind is not torch.Tensor and kind is not torch.nn.Parameter and kind.__torch_dispatch__ is not _PLAIN:
                 return NotImplemented  # a subclass first, whose inner ops come back here
@@ -110,7 +112,7 @@ class Recorder(TorchDispatchMode):
             self.inside = before
 
     def _run_inner(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the op that an operator of operators was given."""
+        """Runs the function that a higher-order operator was given."""
         for at, value in enumerate(args if func.name() in _INLINED else ()):
             if callable(value):
                 with self:
@@ -146,19 +148,17 @@ class Recorder(TorchDispatchMode):
         device: torch.device,
     ) -> Any:
         """Runs an op on sizes, with values where they are known, and records what it launches on a GPU."""
+        made: tuple[torch.Tensor, ...] = ()
         if plan.kind is OpKind.WRITES:
-            result = self._written(func, plan, args, kwargs)
+            result = self._write(func, plan, args, kwargs)
+            self._register(result, device)  # memory that was made without a device
         else:
             result = _laid_out(plan.name, given, self._on_meta(func, args, kwargs))
-        if plan.kind is OpKind.WRITES:
-            self._made(result, device)  # memory that was made without a device
-            made: tuple[torch.Tensor, ...] = ()
-        else:
-            made = self._made(result, device)
+            made = self._register(result, device)
         on_device = device.type == "cuda"
-        if plan.kind is OpKind.VIEW or plan.kind is OpKind.EMPTY or not (made or plan.written):
+        if plan.kind in (OpKind.VIEW, OpKind.EMPTY) or not (made or plan.written):
             self.log.views += on_device
-            if plan.kind is OpKind.EMPTY or plan.kind is OpKind.VIEW:
+            if plan.kind in (OpKind.VIEW, OpKind.EMPTY):
                 return result
         elif on_device:
             self.record(plan.name, func, args, kwargs, result, made)
@@ -175,7 +175,7 @@ class Recorder(TorchDispatchMode):
                 result = make()
         finally:
             self.inside = before
-        made = self._made(result, self.storages.device)
+        made = self._register(result, self.storages.device)
         self.record(func._schema.name, func, args, {}, result, made)
         return result
 
@@ -194,7 +194,7 @@ class Recorder(TorchDispatchMode):
         """Returns the device on which an op runs."""
         named = kwargs.get("device")
         if named is not None:
-            return self._meant(torch.device(named))
+            return self._resolved(torch.device(named))
         device = CPU
         for tensor in given:
             own = self.storages.device_of(tensor)
@@ -204,8 +204,8 @@ class Recorder(TorchDispatchMode):
                 device = META
         return device
 
-    def _meant(self, named: torch.device) -> torch.device:
-        """Returns the device that is meant where one is named."""
+    def _resolved(self, named: torch.device) -> torch.device:
+        """Returns the device that the name of a device stands for."""
         if named.type == "cuda" or (named == META and not self.asked_for_meta):
             return self.storages.device
         return named
@@ -234,9 +234,9 @@ class Recorder(TorchDispatchMode):
             return tensor
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
-    def _written(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns what an op returns that only writes to its arguments; it runs where it may change their sizes."""
-        targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in plan.written]
+    def _write(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the results of an op that only writes to its arguments, and runs it if it may change their sizes."""
+        targets = plan.targets(args, kwargs)
         for target in targets:
             if isinstance(target, torch.Tensor) and isinstance(plan.written[0], str) and not target.numel():
                 return self._on_meta(func, args, kwargs)
@@ -245,9 +245,9 @@ class Recorder(TorchDispatchMode):
             return None
         return targets[0] if count == 1 else tuple(targets[:count])
 
-    def _made(self, result: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
+    def _register(self, result: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Registers the tensors that an op returned, and returns those with memory of their own."""
-        outputs = [result] if isinstance(result, torch.Tensor) else tensors_in(result, {}) if result else []
+        outputs = [result] if isinstance(result, torch.Tensor) else tensors_in(result) if result else []
         if not outputs:
             return ()
         phase = self.log.place().phase
@@ -259,10 +259,10 @@ class Recorder(TorchDispatchMode):
         return tuple(own)
 
     def _real(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an op of the CPU: with real data, unless it makes something large from nothing."""
+        """Runs an op of the CPU with real data, unless it makes a large tensor without an input."""
         if plan.names_device and not tensors_in(args, kwargs):
             sized = self._on_meta(func, args, {**kwargs, "device": META})
-            if isinstance(sized, torch.Tensor) and sized.numel() * sized.element_size() > REAL_BYTES:
+            if isinstance(sized, torch.Tensor) and tensor_bytes(sized) > REAL_BYTES:
                 self.storages.add(sized, CPU, self.log.place().phase)
                 return sized
         if kwargs.get("pin_memory"):
@@ -275,8 +275,7 @@ class Recorder(TorchDispatchMode):
     def _spread_unknown(self, plan: OpPlan, args: Any, kwargs: Any, result: Any) -> None:
         given = tensors_in(args, kwargs)
         if any(tensor.untyped_storage()._cdata in self.unknown for tensor in given):
-            written = [kwargs.get(at) if isinstance(at, str) else args[at] for at in plan.written]
-            for tensor in tensors_in([result, *written], {}):
+            for tensor in tensors_in([result, *plan.targets(args, kwargs)]):
                 self.mark_unknown(tensor)
 
     def mark_unknown(self, tensor: torch.Tensor) -> None:
@@ -290,7 +289,7 @@ class Recorder(TorchDispatchMode):
             weakref.finalize(raw, self.unknown.discard, key)
 
     def _copy(self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a copy, perhaps between host and device."""
+        """Runs a copy on the device, on the host, or between them."""
         if plan.name == "aten::copy_":
             target, source = args[0], args[1]
             to = self.storages.device_of(target)
@@ -300,7 +299,7 @@ class Recorder(TorchDispatchMode):
             named = kwargs.get("device")
             to = self.storages.device_of(source)
             if named is not None and not (torch.device(named) == META and to != META and not self.asked_for_meta):
-                to = self._meant(torch.device(named))
+                to = self._resolved(torch.device(named))
             non_blocking = bool(kwargs.get("non_blocking", False))
         origin = self.storages.device_of(source)
         if not is_simulated(source) and to == CPU and (plan.name != "aten::copy_" or not is_simulated(args[0])):
@@ -308,7 +307,7 @@ class Recorder(TorchDispatchMode):
         if to == META:
             return self._on_meta(func, args, kwargs)
         result = args[0] if plan.name == "aten::copy_" else self._on_meta(func, args, {**kwargs, "device": META})
-        if not is_simulated(result):  # a real tensor takes what is not known
+        if not is_simulated(result):  # a real tensor gets values that are not known
             self.mark_unknown(result)
         else:
             self.storages.add(result, to, self.log.place().phase)
@@ -316,9 +315,9 @@ class Recorder(TorchDispatchMode):
         if to.type == "cuda" and origin.type == "cuda":
             self.record(plan.name, func, args, kwargs, result, (result,))
         elif to.type == "cuda" and (source.dim() or plan.name != "aten::copy_"):
-            self.log.copy(_bytes(source), to_host=False, blocking=not non_blocking)
+            self.log.copy(tensor_bytes(source), to_host=False, blocking=not non_blocking)
         elif origin.type == "cuda":
-            self.log.copy(_bytes(source), to_host=True, blocking=not non_blocking)
+            self.log.copy(tensor_bytes(source), to_host=True, blocking=not non_blocking)
         return result
 
     def copy_values(self, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -353,11 +352,10 @@ class Recorder(TorchDispatchMode):
         given: Sequence[torch.Tensor],
         made: Sequence[torch.Tensor],
     ) -> None:
-        """Computes values that follow from known ones, and drops those that no longer hold."""
+        """Computes the values of results from known ones, or drops those of arguments that the op writes to."""
         if any(self.known(tensor) is None for tensor in given):
-            for at in plan.written:
-                for tensor in tensors_in([kwargs.get(at) if isinstance(at, str) else args[at]], {}):
-                    self.storages.forget(tensor)
+            for tensor in tensors_in(plan.targets(args, kwargs)):
+                self.storages.forget(tensor)
             return
         if not self._computable(plan, given, made):
             return
@@ -429,10 +427,6 @@ def _laid_out(name: str, given: Sequence[torch.Tensor], result: Any) -> Any:
     return replaced(result, changed)
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _worth_keeping(tensor: torch.Tensor) -> bool:
     whole = not (tensor.is_floating_point() or tensor.is_complex())
     return tensor.numel() <= (SHADOW_ELEMENTS if whole else SHADOW_REALS)
@@ -440,4 +434,4 @@ def _worth_keeping(tensor: torch.Tensor) -> bool:
 
 def _fills(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is all of its storage."""
-    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return tensor_bytes(tensor) == tensor.untyped_storage().nbytes()

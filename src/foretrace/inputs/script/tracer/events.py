@@ -20,7 +20,7 @@ from foretrace.inputs.script.recording import (
 )
 from foretrace.program.columns import Phase
 
-_NO_WORK = HostEffort()
+_NO_EFFORT = HostEffort()
 
 
 class _Local(local):
@@ -30,7 +30,7 @@ class _Local(local):
 class EventLog:
     """The events so far, the stream that is current, and what the host did since the last event.
 
-    `place` tells where in the step the next event belongs; whoever knows better replaces it.
+    `place` returns the place of the next event in the step; `StepPlaces` replaces it.
     """
 
     def __init__(self) -> None:
@@ -67,29 +67,29 @@ class EventLog:
 
     def launch(self, signature: int, place: Place, reads: tuple[int, ...] = (), writes: tuple[int, ...] = ()) -> None:
         """Adds an op that runs on the current stream."""
-        event = KernelLaunch(signature, self.stream, place, self._host_work(), self.region, reads, writes)
+        event = KernelLaunch(signature, self.stream, place, self._host_effort(), self.region, reads, writes)
         self.events.append(event)
 
     def copy(self, size: int, *, to_host: bool, blocking: bool) -> None:
         """Adds a copy between host and device."""
-        self.events.append(HostCopy(size, to_host, blocking, self.stream, self.place(), self._host_work()))
+        self.events.append(HostCopy(size, to_host, blocking, self.stream, self.place(), self._host_effort()))
 
     def call(self, call: IssuedCall) -> int:
-        """Adds a collective or transfer; its stream, place and host work are those of now."""
-        self.events.append(call._replace(stream=self.stream, place=self.place(), host=self._host_work()))
+        """Adds a collective or transfer on the current stream and at the current place; returns its number."""
+        self.events.append(call._replace(stream=self.stream, place=self.place(), host=self._host_effort()))
         return len(self.events) - 1
 
     def wait_for_call(self, call: int) -> None:
-        """The current stream waits for a call."""
+        """Makes the current stream wait for a call."""
         self.events.append(CallWait(call, self.stream))
 
     def wait_for_stream(self, stream: int, other: int, until: int) -> None:
-        """A stream waits for what another was given before an event."""
+        """Makes a stream wait for what was issued to another before an event."""
         if stream != other:
             self.events.append(StreamWait(stream, other, until))
 
     def host_waits(self, streams: tuple[int, ...], reason: str, until: int | None = None) -> None:
-        """The host waits for streams, or for all where none is named."""
+        """Makes the host wait for what was issued to some streams, or to all if none is named, before an event."""
         self.events.append(HostWait(streams, self.next_number if until is None else until, reason))
 
     def new_stream(self) -> int:
@@ -97,9 +97,9 @@ class EventLog:
         self.streams.append(f"stream {len(self.streams)}")
         return len(self.streams) - 1
 
-    def _host_work(self) -> HostEffort:
+    def _host_effort(self) -> HostEffort:
         if not (self.views or self.calls):
-            return _NO_WORK
-        work = HostEffort(self.views, self.calls)
+            return _NO_EFFORT
+        effort = HostEffort(self.views, self.calls)
         self.views = self.calls = 0
-        return work
+        return effort

@@ -1,6 +1,6 @@
 """Carries Python objects between the traced ranks of a job, through files in a folder.
 
-A rank that waits for one that is not traced asks for it to be traced: `requested_ranks` finds such requests.
+A rank that waits for one that is not traced leaves a request to trace it, which `requested_ranks` returns.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from foretrace.inputs.script.tracer.unknown import CannotTrace
 
-PATIENCE_S: Final = 120.0
-"""How long a rank waits for another's objects."""
+MAX_WAIT_S: Final = 120.0
+"""Seconds that a rank waits for the objects of another."""
 
 _POLL_S: Final = 0.01
 
 
 class Mailbox:
-    """The objects that a rank sends to others and receives from them; without a folder, nobody answers."""
+    """The objects that a rank sends to others and receives from them. Without a folder it receives none."""
 
     def __init__(self, rank: int, folder: Path | None) -> None:
         self._rank, self._folder = rank, folder
@@ -49,7 +49,7 @@ class Mailbox:
             )
         path = self._folder / f"{rank}-{self._rank}-{number}"
         (self._folder / f"want-{rank}").touch()
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + MAX_WAIT_S
         while not path.exists():
             if (self._folder / f"failed-{rank}").exists() or time.monotonic() > end:
                 raise CannotTrace("needs-other-rank", f"rank {rank} sent nothing to rank {self._rank}", "see its error")

@@ -1,10 +1,11 @@
-"""Tells how the tracer runs an op: from its schema, before it runs."""
+"""Decides from the schema of an op how the tracer runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -14,13 +15,15 @@ class OpKind(Enum):
     """How an op is run."""
 
     SKIPPED = auto()
-    """It neither launches anything nor is host work: the metadata of tensors."""
+    """It reads metadata of tensors: it launches nothing and takes the host no time."""
     VIEW = auto()
+    """It returns a view of its arguments, or changes their metadata, and launches nothing."""
     EMPTY = auto()
     """It allocates and launches nothing."""
     WRITES = auto()
-    """It only writes to tensors that are there."""
+    """It only writes to its arguments."""
     MAKES = auto()
+    """It returns tensors with memory of their own."""
     COPIES = auto()
     """It may copy between host and device."""
     READS = auto()
@@ -29,13 +32,23 @@ class OpKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpPlan:
-    """What is known of an op before it runs: its name, how to run it, and which of its arguments it writes to."""
+    """How to run an op.
+
+    Attributes:
+        name: The name of the op: "aten::mm".
+        kind: How it is run.
+        written: The positions and names of the arguments that it writes to.
+        names_device: Whether it has an argument for the device of its result.
+    """
 
     name: str
     kind: OpKind
     written: tuple[int | str, ...] = ()
     names_device: bool = False
-    """Whether it has an argument for the device of its result."""
+
+    def targets(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Returns the arguments that the op writes to."""
+        return [kwargs.get(at) if isinstance(at, str) else args[at] for at in self.written]
 
 
 _EMPTY: Final = frozenset(
@@ -133,7 +146,7 @@ def _make_plan(func: Any) -> OpPlan:
     return OpPlan(name, OpKind.MAKES, written, names_device)
 
 
-def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> list[torch.Tensor]:
     """Returns the tensors among arguments, those in lists included."""
     tensors: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()):
@@ -145,7 +158,7 @@ def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Ten
 
 
 def replaced(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns an argument with each tensor in it changed."""
+    """Returns an argument in which `change` has replaced every tensor."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list | tuple):

@@ -9,11 +9,11 @@ _ABSENT: Final = object()
 
 
 class Patches:
-    """Attributes that were replaced, with what they were."""
+    """Attributes that were replaced, with their values before."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._others: list[Callable[[], object]] = []
+        self._actions: list[Callable[[], object]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replaces an attribute of a class, module or object."""
@@ -22,13 +22,13 @@ class Patches:
         setattr(owner, name, value)
 
     def on_undo(self, action: Callable[[], object]) -> None:
-        """Calls `action` when everything is put back."""
-        self._others.append(action)
+        """Calls `action` before the attributes are put back."""
+        self._actions.append(action)
 
     def undo(self) -> None:
         """Puts everything back, the last replaced first."""
-        while self._others:
-            self._others.pop()()
+        while self._actions:
+            self._actions.pop()()
         while self._replaced:
             owner, name, value = self._replaced.pop()
             if value is _ABSENT:

@@ -1,4 +1,4 @@
-"""Knows where in a step the script is: phase, module, microbatch; and where steps end."""
+"""Follows where in a step a script is (phase, module, microbatch), and where its steps end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _WRAPPERS: Final = re.compile(r"(?:^module(?=\.|$)|_checkpoint_wrapped_module|_o
 
 
 MAX_REPEATS: Final = 8
-"""How often an optimizer steps while another does not, as that of a critic, before the other is left out."""
+"""Steps of one optimizer, such as that of a critic, after which a step of the script ends without the others."""
 
 
 class TraceComplete(BaseException):
-    """Ends the script once the steps that were asked for are recorded."""
+    """Ends the script after its last step to record."""
 
 
 class StepPlaces:
@@ -37,16 +37,16 @@ class StepPlaces:
 
     A step ends with the last `Optimizer.step` before the next forward pass, once every optimizer of the script has
     stepped, or one has stepped `MAX_REPEATS` times. In a script without optimizers a step ends where the next forward
-    pass follows a backward. `last_step` is the number of the last step
-    to record, from 0; when it has ended, `TraceComplete` is raised where the next forward begins.
+    pass follows a backward. `last_step` is the number of the last step to record, from 0. After it, the next forward
+    pass raises `TraceComplete`.
 
     Attributes:
         modules: Paths of modules, which places refer to by number.
         ends: The number of events at the end of each step.
         models: The outermost modules that were called.
         on_optimizer: Called with each optimizer after its step.
-        on_step_end: Called with the number of steps that may have ended by now.
-        on_input: Called with the arguments of an outermost module.
+        on_step_end: Called with the number of steps that have ended if no further optimizer steps.
+        on_input: Called with the positional and the keyword arguments of an outermost module.
     """
 
     def __init__(self, log: EventLog, last_step: int) -> None:
@@ -56,7 +56,7 @@ class StepPlaces:
         self.models: list[nn.Module] = []
         self.on_optimizer: Callable[[torch.optim.Optimizer], None] = lambda _: None
         self.on_step_end: Callable[[int], None] = lambda _: None
-        self.on_input: Callable[[Any], None] = lambda _: None
+        self.on_input: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda *_: None
         self._number: dict[str, int] = {}
         self._path: dict[int, int] = {}
         self._stack: list[int] = []
@@ -67,8 +67,8 @@ class StepPlaces:
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._steps_of: Counter[int] = Counter()
         # The module of a backward node is that which was running when the node got its sequence number.
-        self._since: list[int] = [0]
-        self._owner: list[tuple[int, int]] = [(NO_MODULE, 0)]
+        self._first_numbers: list[int] = [0]
+        self._owners: list[tuple[int, int]] = [(NO_MODULE, 0)]
         self._regions = 0
         self._region = 0
         log.place = self.place
@@ -93,8 +93,8 @@ class StepPlaces:
         node = torch._C._current_autograd_node()
         if node is not None and not self._stack:
             number = node._sequence_nr()
-            at = bisect_right(self._since, number) - 1
-            module, self._log.region = self._owner[at] if 0 <= at < len(self._owner) else (NO_MODULE, 0)
+            at = bisect_right(self._first_numbers, number) - 1
+            module, self._log.region = self._owners[at] if 0 <= at < len(self._owners) else (NO_MODULE, 0)
         return Place(Phase.BACKWARD, module, microbatch)
 
     def module_path(self, number: int) -> str:
@@ -118,13 +118,13 @@ class StepPlaces:
             self._mark(self._stack[-1] if self._stack else NO_MODULE)
 
     def install(self, patches: Patches) -> None:
-        """Makes modules, the autograd engine and optimizers report to this."""
+        """Makes modules, the autograd engine and optimizers report what they do."""
         self._install_modules(patches)
         self._install_engine(patches)
         self._install_optimizers(patches)
 
     def finish_step(self) -> None:
-        """Ends the step that the last optimizer step closed."""
+        """Ends the step where the optimizer stepped last."""
         self._end_without_optimizer()
         if self._stepped is not None:
             self.ends.append(self._stepped)
@@ -134,14 +134,14 @@ class StepPlaces:
         call = nn.Module._call_impl
         places = self
 
-        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             places._enter(module, args, kwargs)
             try:
                 return call(module, *args, **kwargs)
             finally:
                 places._leave()
 
-        patches.set(nn.Module, "_call_impl", called)
+        patches.set(nn.Module, "_call_impl", call_module)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._stack and not self._backward_depth and torch.is_grad_enabled():
@@ -149,7 +149,7 @@ class StepPlaces:
             if self._stepped is not None and self._all_stepped():
                 self._next_step()
             self._forwards += 1
-            self.on_input((args, kwargs))
+            self.on_input(args, kwargs)
         number = self._path.get(id(module))
         if number is None:
             number = self._learn(module)
@@ -172,11 +172,11 @@ class StepPlaces:
 
     def _mark(self, module: int) -> None:
         number = torch.autograd._get_sequence_nr()
-        if self._since[-1] == number:
-            self._owner[-1] = module, self._region
-        elif self._since[-1] < number:
-            self._since.append(number)
-            self._owner.append((module, self._region))
+        if self._first_numbers[-1] == number:
+            self._owners[-1] = module, self._region
+        elif self._first_numbers[-1] < number:
+            self._first_numbers.append(number)
+            self._owners.append((module, self._region))
 
     def _learn(self, module: nn.Module) -> int:
         """Numbers a module that is called for the first time, and all within it."""
@@ -185,7 +185,7 @@ class StepPlaces:
             self.models.append(module)
         prefix = "" if root else f"{self.module_path(self._stack[-1])}."
         for path, inner in module.named_modules():
-            # Wrappers of other packages are not part of the path that a person knows.
+            # The path has the names that the script gives, without those of wrappers.
             text = _WRAPPERS.sub("", prefix + path).strip(".")
             if id(inner) not in self._path or root:
                 number = self._number.setdefault(text, len(self._number))
@@ -197,7 +197,7 @@ class StepPlaces:
     def _install_engine(self, patches: Patches) -> None:
         run = torch.autograd._engine_run_backward
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
             if not self._backward_depth:
                 self._backwards += 1
             self._backward_depth += 1
@@ -206,42 +206,42 @@ class StepPlaces:
             finally:
                 self._backward_depth -= 1
 
-        patches.set(torch.autograd, "_engine_run_backward", counted)
-        patches.set(torch.autograd.graph, "_engine_run_backward", counted)
+        patches.set(torch.autograd, "_engine_run_backward", run_backward)
+        patches.set(torch.autograd.graph, "_engine_run_backward", run_backward)
 
     def _install_optimizers(self, patches: Patches) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         init = torch.optim.Optimizer.__init__
 
-        def made(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        def init_optimizer(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             init(optimizer, *args, **kwargs)
             self._optimizers.add(optimizer)
 
-        def begins(*_: Any) -> None:
+        def begin_step(*_: Any) -> None:
             self._optimizing += 1
 
-        def ended(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        def end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             self._optimizing -= 1
             self.on_optimizer(optimizer)
             self._stepped = self._log.next_number
             self.on_step_end(len(self.ends) + 1)
             self._steps_of[id(optimizer)] += 1
 
-        patches.set(torch.optim.Optimizer, "__init__", made)
-        patches.on_undo(register_optimizer_step_pre_hook(begins).remove)
-        patches.on_undo(register_optimizer_step_post_hook(ended).remove)
+        patches.set(torch.optim.Optimizer, "__init__", init_optimizer)
+        patches.on_undo(register_optimizer_step_pre_hook(begin_step).remove)
+        patches.on_undo(register_optimizer_step_post_hook(end_step).remove)
         clip = torch.nn.utils.clip_grad_norm_
 
-        def clipped(*args: Any, **kwargs: Any) -> Any:
+        def clip_gradients(*args: Any, **kwargs: Any) -> Any:
             self._clipping += 1
             try:
                 return clip(*args, **kwargs)
             finally:
                 self._clipping -= 1
 
-        patches.set(torch.nn.utils, "clip_grad_norm_", clipped)
-        patches.set(torch.nn.utils.clip_grad, "clip_grad_norm_", clipped)
+        patches.set(torch.nn.utils, "clip_grad_norm_", clip_gradients)
+        patches.set(torch.nn.utils.clip_grad, "clip_grad_norm_", clip_gradients)
 
     def _next_step(self) -> None:
         self.finish_step()

@@ -54,14 +54,14 @@ def _fork(folder: Path, request: dict[str, Any], rank: int) -> int:
         _redirect(folder / f"rank-{rank}.out")
         code = _trace(folder, request, rank)
     except BaseException as error:
-        code = _fail_as(folder, rank, error)
+        code = _store_exception(folder, rank, error)
     finally:
         sys.stdout.flush()
         os._exit(code)
 
 
 def _reap(folder: Path, running: dict[int, int]) -> None:
-    """Notes which ranks have ended; one that left nothing was killed."""
+    """Removes ranks whose processes have ended, and stores an error for those that left no result."""
     for process, rank in list(running.items()):
         ended, status = os.waitpid(process, os.WNOHANG)
         if not ended:
@@ -70,7 +70,7 @@ def _reap(folder: Path, running: dict[int, int]) -> None:
         if not (folder / f"rank-{rank}.recording").exists() and not (folder / f"rank-{rank}.error").exists():
             signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             text = f"the process of rank {rank} ended without a result"
-            _fail(folder, rank, "script-failed", text + (f" (signal {signal})" if signal else ""), None, None)
+            _store_error(folder, rank, "script-failed", text + (f" (signal {signal})" if signal else ""), None, None)
 
 
 def _redirect(path: Path) -> None:
@@ -105,9 +105,9 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
                 if ended.code not in (None, 0):
                     raise RuntimeError(_exit_text(ended.code, folder / f"rank-{rank}.out")) from None
     except CannotTrace as error:
-        return _fail(folder, rank, error.code, error.message, error.where, error.hint)
+        return _store_error(folder, rank, error.code, error.message, error.where, error.hint)
     except BaseException as error:
-        return _fail_as(folder, rank, error)
+        return _store_exception(folder, rank, error)
     unfinished = folder / f"rank-{rank}.part"
     unfinished.write_bytes(pickle.dumps(session.recording(), protocol=pickle.HIGHEST_PROTOCOL))
     unfinished.replace(folder / f"rank-{rank}.recording")
@@ -115,7 +115,7 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
 
 
 def _exit_text(code: Any, output: Path) -> str:
-    """Returns how a script ended, with the last line that it printed: argparse says there what it did not take."""
+    """Returns how a script ended, with the last line that it printed, where argparse states which argument is wrong."""
     sys.stdout.flush()
     sys.stderr.flush()
     lines = output.read_text(errors="replace").strip().splitlines()
@@ -135,19 +135,22 @@ def _run_script(path: Path) -> None:
     runpy.run_module(".".join(parts), run_name="__main__", alter_sys=True)
 
 
-def _fail_as(folder: Path, rank: int, error: BaseException) -> int:
+def _store_exception(folder: Path, rank: int, error: BaseException) -> int:
     """Stores the error of a script with its own traceback, without the frames of the tracer."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _OWN not in frame.filename and "runpy" not in frame.filename]
     text = "".join(traceback.format_list(own)) + "".join(traceback.format_exception_only(error))
     where = f"{own[0].filename}:{own[0].lineno}" if own else None
     message = f"{type(error).__name__}: {error}"
-    return _fail(folder, rank, "script-failed", message, where, None, f"Traceback (most recent call last):\n{text}")
+    return _store_error(
+        folder, rank, "script-failed", message, where, None, f"Traceback (most recent call last):\n{text}"
+    )
 
 
-def _fail(
+def _store_error(
     folder: Path, rank: int, code: str, message: str, where: str | None, hint: str | None, trace: str = ""
 ) -> int:
+    """Stores the error of a rank, and returns the exit code of its process."""
     stored = {"code": code, "message": message, "where": where, "hint": hint, "traceback": trace}
     (folder / f"rank-{rank}.error").write_text(json.dumps(stored))
     (folder / f"failed-{rank}").touch()

@@ -1,4 +1,4 @@
-"""Traces what runs within it: installs everything, and gathers the recording."""
+"""Installs everything that traces a script, and returns the recording afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from foretrace.program.columns import Category
 
 
 class TraceSession:
-    """A rank of a job as if on a GPU; enter it, run the script, and take `recording()`.
+    """A context within which PyTorch runs as a rank of a job, as if on a GPU; `recording()` returns what it issued.
 
     Args:
         rank: The rank that runs.
@@ -114,7 +114,7 @@ class TraceSession:
         self.patches.undo()
 
     def recording(self) -> RankRecording:
-        """Returns what was recorded; the last steps are those before the script ended."""
+        """Returns what was recorded: the steps to record, or the last one if the script ended before."""
         self.places.finish_step()
         ends = self.places.ends
         first = min(self._first_step, max(len(ends) - 1, 0))
@@ -127,9 +127,9 @@ class TraceSession:
             first_step=first,
             signatures=self.log.signatures,
             modules=self.places.modules,
-            groups=self.groups.finished(),
+            groups=self.groups.recorded_groups(),
             streams=self.log.streams,
-            storages=self.storages.finished(),
+            storages=self.storages.recorded_lives(),
             parameters=self._parameters,
             whole_parameters=self._whole_parameters,
             tokens=self._tokens[len(ends) - 1],
@@ -138,12 +138,12 @@ class TraceSession:
         )
 
     def _after_steps(self, steps: int) -> None:
-        """Counts calls from the first step on that is recorded."""
+        """Starts to count calls at the beginning of the first step to record."""
         if steps >= self._first_step:
             self._tally.start()
 
     def _lost(self) -> list[Diagnostic]:
-        """Returns a warning on ops of a step whose tensors are on no device."""
+        """Returns a warning about ops of a step on tensors of the meta device, which are not recorded."""
         lost = self.recorder.lost - self._lost_before
         if not lost:
             return []
@@ -152,7 +152,7 @@ class TraceSession:
         return [Diagnostic("warning", "ops-lost", text)]
 
     def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Learns what the memory of parameters, gradients and states is for."""
+        """States the categories of the memory of parameters, gradients and states."""
         if not self._optimizers:
             self._lost_before = Counter(self.recorder.lost)  # models may be laid out on the meta device first
         if id(optimizer) not in self._optimizers:
@@ -173,8 +173,8 @@ class TraceSession:
     def _mark(self, tensor: Any, category: Category) -> None:
         self.storages.mark(getattr(tensor, "_local_tensor", tensor), category)
 
-    def _count_tokens(self, given: Any) -> None:
-        args, kwargs = given
+    def _count_tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Counts the elements of the first matrix of integers among the inputs of a model."""
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
                 self._tokens[len(self.places.ends)] += value.numel()
@@ -199,9 +199,9 @@ _NOT_COUNTED: Final = frozenset(
 
 
 class CallTally:
-    """Counts calls of Python functions of a script and of PyTorch, by which a host's time is estimated.
+    """Counts the calls of Python functions by a script and by PyTorch, from which the time of a host is estimated.
 
-    What the tracer itself calls, and what PyTorch calls to work out sizes, is not counted: on a GPU it does not happen.
+    Calls by the tracer, and by PyTorch to compute sizes on the meta device, do not count: on a GPU they do not happen.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -209,7 +209,7 @@ class CallTally:
         self._running = False
 
     def start(self) -> None:
-        """Starts to count, unless something else follows the calls of this thread."""
+        """Starts to count, unless this thread has another profile function."""
         if not self._running and sys.getprofile() is None:
             self._running = True
             sys.setprofile(self._count)
@@ -224,6 +224,6 @@ class CallTally:
         if event != "call" or self._recorder.inside:
             return
         code = frame.f_code
-        # Going on with a generator is a call to Python, too, and takes next to nothing.
+        # Python reports that a generator resumes as a call, too; that takes next to no time.
         if code.co_filename not in _NOT_COUNTED and not code.co_flags & CO_GENERATOR:
             self._log.calls += 1

@@ -9,6 +9,7 @@ import torch
 
 from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
 from foretrace.inputs.script.recording import Signature, TensorShape
+from foretrace.inputs.script.tracer.op_plans import tensors_in
 
 TYPE_NAMES: Final = {
     torch.bfloat16: "c10::BFloat16",
@@ -37,7 +38,7 @@ def type_name(dtype: torch.dtype) -> str:
 def signature_of(
     name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> tuple[Hashable, Callable[[], Signature]]:
-    """Returns a key by which equal calls of an op are found, and a function that makes their signature."""
+    """Returns a key that identical calls of an op share, and a function that makes their signature."""
     values = (*args, *kwargs.values())
     key = (name, tuple(map(_key, values)), _key(result))
 
@@ -48,7 +49,7 @@ def signature_of(
         for word, value in kwargs.items():
             if word in named:
                 arguments[named[word]] = value
-        return Signature(name, _inputs(arguments), tuple(_shape(tensor) for tensor in _tensors(result)))
+        return Signature(name, _inputs(arguments), tuple(_shape(tensor) for tensor in tensors_in([result])))
 
     return key, make
 
@@ -63,14 +64,6 @@ def _key(value: Any) -> Hashable:
     return str(value) if isinstance(value, torch.device) else type(value).__name__
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, list | tuple):
-        return [item for item in result if isinstance(item, torch.Tensor)]
-    return []
-
-
 def _shape(tensor: torch.Tensor) -> TensorShape:
     return TensorShape(tuple(tensor.size()), type_name(tensor.dtype), tuple(tensor.stride()))
 
@@ -81,16 +74,16 @@ def _inputs(arguments: Sequence[Any]) -> Inputs:
     texts: list[str] = []
     strides: list[Dims] = []
     for value in arguments:
-        some = _tensors(value) if isinstance(value, list | tuple) else []
+        listed = tensors_in([value]) if isinstance(value, list | tuple) else []
         if isinstance(value, torch.Tensor):
             dims.append(tuple(value.size()))
             strides.append(tuple(value.stride()))
             types.append(type_name(value.dtype))
             texts.append("")
-        elif some:
-            dims.append(tuple(tuple(tensor.size()) for tensor in some))
-            strides.append(tuple(tuple(tensor.stride()) for tensor in some))
-            types.append(f"GenericList[{type_name(some[0].dtype)}]")
+        elif listed:
+            dims.append(tuple(tuple(tensor.size()) for tensor in listed))
+            strides.append(tuple(tuple(tensor.stride()) for tensor in listed))
+            types.append(f"GenericList[{type_name(listed[0].dtype)}]")
             texts.append("")
         else:
             dims.append(())

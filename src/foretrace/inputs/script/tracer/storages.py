@@ -29,6 +29,11 @@ def is_simulated(tensor: torch.Tensor) -> bool:
     return bool(_keys_of(tensor).has(_META_KEY))
 
 
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Returns the bytes of the elements of a tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
 SHADOW_ELEMENTS: Final = 1 << 22
 """Elements up to which values of whole numbers are kept."""
 
@@ -42,11 +47,11 @@ class Storage:
 
     Attributes:
         device: The device that it stands for.
-        number: Its number in the recording; -1 for memory that is not the GPU's.
         shadow: A real storage with its values; None where they are not known.
-        reference: Calls back when the storage is gone.
+        reference: Reports when PyTorch frees the storage.
         bytes: Its size at present.
-        life: The number of its present life among `Storages.lives`; -1 while it has no bytes.
+        life: The number of its present life among `Storages.lives`, which is also its number in the recording; -1 while
+            it has no bytes, and for memory that is not the GPU's.
     """
 
     device: torch.device
@@ -96,7 +101,7 @@ class Storages:
         if known is not None:
             return known
         storage = Storage(device)
-        storage.reference = weakref.ref(raw, lambda _: self._gone(key))
+        storage.reference = weakref.ref(raw, lambda _: self._freed(key))
         self._known[key] = storage
         self._resize(storage, raw.nbytes(), phase)
         return storage
@@ -108,12 +113,12 @@ class Storages:
             self._resize(storage, raw.nbytes(), phase)
 
     def mark(self, tensor: torch.Tensor, category: Category) -> None:
-        """States for what the memory of a tensor is held."""
+        """States the category of the memory of a tensor."""
         storage = self.of(tensor)
         if storage is not None and storage.life >= 0:
             self.lives[storage.life].category = category
 
-    def finished(self) -> list[StorageLife]:
+    def recorded_lives(self) -> list[StorageLife]:
         """Returns the lives of all device memory."""
         return [StorageLife(life.bytes, life.allocated, life.released, _category(life)) for life in self.lives]
 
@@ -132,7 +137,7 @@ class Storages:
                 self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         storage.bytes = size
 
-    def _gone(self, key: int) -> None:
+    def _freed(self, key: int) -> None:
         storage = self._known.pop(key, None)
         if storage is not None:
             self._end(storage)
@@ -164,7 +169,7 @@ class Storages:
         real.copy_(values)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """Drops the values of a tensor that was written to."""
+        """Drops the values of a tensor, as after a write of unknown ones."""
         storage = self.of(tensor)
         if storage is not None:
             storage.shadow = None

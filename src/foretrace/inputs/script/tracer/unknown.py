@@ -1,4 +1,4 @@
-"""Numbers that a script reads back from the GPU and that nobody knows."""
+"""Represents numbers that a script reads from the GPU, whose values a trace does not know."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN: Final = ("/foretrace/inputs/script/tracer/", "/torch/", "<frozen")
 class CannotTrace(BaseException):
     """Ends a script that cannot be traced: it needs something that a trace does not have.
 
-    It is no `Exception`, so that a script does not catch it.
+    It is not an `Exception`, so that a script does not catch it.
     """
 
     def __init__(self, code: str, message: str, hint: str, where: str | None = None) -> None:
@@ -37,7 +37,7 @@ def script_line() -> str:
 
 
 def asked_by(*files: str) -> bool:
-    """Returns whether the code of PyTorch that the script called is in one of these files, given by their ends."""
+    """Returns whether the script called code of PyTorch in a file whose path ends with one of `files`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and any(part in frame.f_code.co_filename for part in _OWN):
         if frame.f_code.co_filename.endswith(files):
@@ -47,14 +47,16 @@ def asked_by(*files: str) -> bool:
 
 
 _BOUNDED: Final = ("torch/optim/_adafactor.py",)
-"""Code of PyTorch that bounds a number by another, and launches the same whatever comes of it."""
+"""Code of PyTorch that bounds one number by another, and launches the same kernels for any result."""
 
 
 class UnknownNumber(float):
     """A number that is not known: it can be computed with and printed, but not compared.
 
-    `assumed` is the number that stands for all that are not known; None where none was given. `noted` collects what
-    was assumed.
+    Attributes:
+        assumed: The number that stands for every unknown one; None: a script that needs one is refused.
+        noted: A note for each line of the script where a number was assumed.
+        what: What the number is, for messages: "a value of a tensor".
     """
 
     assumed: ClassVar[float | None] = None
@@ -63,13 +65,13 @@ class UnknownNumber(float):
 
     @classmethod
     def make(cls, what: str) -> UnknownNumber:
-        """Returns an unknown number; `what` it is, for messages."""
+        """Returns an unknown number, which messages call `what`."""
         number = cls(1.0 if cls.assumed is None else cls.assumed)
         number.what = what
         return number
 
     def settled(self) -> float:
-        """Returns the number that was assumed; raises an error where none was."""
+        """Returns the assumed number, and notes that; raises `CannotTrace` if there is none."""
         if self.assumed is None and asked_by(*_BOUNDED):
             return 1.0
         if self.assumed is None:
@@ -84,7 +86,7 @@ class UnknownNumber(float):
         return self.assumed
 
     def __float__(self) -> float:
-        # Python makes this a plain number, which nothing tells from a known one.
+        # The result is a plain float, which is not recognisable as unknown.
         line, value = script_line(), 1.0 if self.assumed is None else self.assumed
         text = f"{self.what} is taken to be {value:g} where the script makes it a plain number"
         self.noted.setdefault(line, Diagnostic("note", "assumed", text, line))
@@ -124,12 +126,8 @@ def _compare(name: str) -> Callable[[UnknownNumber, Any], Any]:
     return compared
 
 
-def _combine(name: str) -> Callable[..., Any]:
-    def combined(self: UnknownNumber, *_: Any) -> Any:
-        return UnknownNumber.make(self.what)
-
-    del name
-    return combined
+def _combine(number: UnknownNumber, *_: Any) -> UnknownNumber:
+    return UnknownNumber.make(number.what)
 
 
 for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
@@ -153,4 +151,4 @@ for _name in [
     "__pos__",
     "__abs__",
 ]:
-    setattr(UnknownNumber, _name, _combine(_name))
+    setattr(UnknownNumber, _name, _combine)

@@ -114,7 +114,7 @@ def install(patches: Patches) -> None:
     key = torch._C.DispatchKey.AutocastCUDA
     cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def entered(self: Any) -> Any:
+    def enter_autocast(self: Any) -> Any:
         result = enter(self)
         if torch.is_autocast_enabled("cuda"):
             if state["library"] is None:
@@ -126,7 +126,7 @@ def install(patches: Patches) -> None:
             guards.append(None)
         return result
 
-    def left(self: Any, *args: Any) -> Any:
+    def leave_autocast(self: Any, *args: Any) -> Any:
         guard = guards.pop()
         if guard is not None:
             guard.__exit__(None, None, None)
@@ -138,12 +138,13 @@ def install(patches: Patches) -> None:
         if state["library"] is not None:
             state["library"]._destroy()
 
-    patches.set(torch.autocast, "__enter__", entered)
-    patches.set(torch.autocast, "__exit__", left)
+    patches.set(torch.autocast, "__enter__", enter_autocast)
+    patches.set(torch.autocast, "__exit__", leave_autocast)
     patches.on_undo(undo)
 
 
 def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Library:
+    """Returns a library of ops that cast their inputs; `cast_weights` keeps casts of weights until autocast ends."""
     library = Library("aten", "IMPL")
 
     def cast(value: Any, dtype: torch.dtype) -> Any:
@@ -193,13 +194,13 @@ def _autocast_library(key: Any, cast_weights: dict[int, tuple[torch.Tensor, torc
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ways: tuple[tuple[Sequence[str], Callable[[Any], Any]], ...] = (
+        rules: tuple[tuple[Sequence[str], Callable[[Any], Any]], ...] = (
             (_LOWER, lambda op: with_casts(op, lambda _: lowered())),
             (_FULL, lambda op: with_casts(op, lambda _: torch.float32)),
             (_FULL_BY_DTYPE, with_dtype),
             (_WIDEST, lambda op: with_casts(op, widest)),
         )
-        for names, make in ways:
+        for names, make in rules:
             for name in names:
                 op = _overload(name)
                 if op is not None:

@@ -19,7 +19,7 @@ GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
 CAPABILITY: Final = (9, 0)
 GPU_BYTES: Final = 80 << 30
 SMS: Final = 132
-"""The GPU that a script sees. What it asks for decides at most which of its own paths it takes."""
+"""The GPU that a script sees. It affects which paths of its own code the script takes, and nothing else."""
 
 CUDA_VERSION: Final = "12.8"
 NCCL_VERSION: Final = (2, 27, 5)
@@ -49,11 +49,11 @@ class SimulatedStream:
     device_type = 1
 
     def wait_stream(self, stream: SimulatedStream) -> None:
-        """Work issued from now on waits for what `stream` was given."""
+        """Makes work issued from now on wait for what was issued to `stream`."""
         self.log.wait_for_stream(self.number, stream.number, self.log.next_number)
 
     def wait_event(self, event: Event) -> None:
-        """Work issued from now on waits for an event."""
+        """Makes work issued from now on wait for an event."""
         if event.recorded:
             self.log.wait_for_stream(self.number, event.stream, event.number)
 
@@ -63,7 +63,7 @@ class SimulatedStream:
         return event.record(self)
 
     def synchronize(self) -> None:
-        """The host waits for this stream."""
+        """Makes the host wait for this stream."""
         self.log.host_waits((self.number,), "synchronize")
 
     def query(self) -> bool:
@@ -99,7 +99,7 @@ class Event:
         self.stream = self.number = 0
 
     def record(self, stream: SimulatedStream | None = None) -> Event:
-        """Marks what a stream was given so far."""
+        """Marks what was issued to a stream so far."""
         self.stream = self.log.stream if stream is None else stream.number
         self.number, self.recorded = self.log.next_number, True
         return self
@@ -109,7 +109,7 @@ class Event:
         (current(self.log) if stream is None else stream).wait_event(self)
 
     def synchronize(self) -> None:
-        """The host waits for the event."""
+        """Makes the host wait for the event."""
         if self.recorded:
             self.log.host_waits((self.stream,), "event", self.number)
 
@@ -118,7 +118,7 @@ class Event:
         return True
 
     def elapsed_time(self, _: Event) -> float:
-        """Returns the milliseconds between two events, which nobody knows yet."""
+        """Returns the milliseconds between two events, which are not known."""
         return UnknownNumber.make("the time between two CUDA events")
 
 
@@ -148,12 +148,12 @@ class StreamContext(contextlib.ContextDecorator):
             self.stream.__exit__()
 
 
-class _Nothing:
-    """Something that does nothing and can be entered: a device guard, a range of NVTX."""
+class _NullContext:
+    """A context manager and decorator that does nothing: a device guard, a range of NVTX."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> _Nothing:
+    def __enter__(self) -> _NullContext:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -215,8 +215,8 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
         "_device_count_nvml": lambda: gpus,
         "current_device": lambda: state.device,
         "set_device": set_device,
-        "device": _Nothing,
-        "device_of": _Nothing,
+        "device": _NullContext,
+        "device_of": _NullContext,
         "get_device_name": lambda *_: GPU_NAME,
         "get_device_capability": lambda *_: CAPABILITY,
         "get_device_properties": properties,
@@ -254,7 +254,7 @@ def install(patches: Patches, log: EventLog, storages: Storages, local_rank: int
     _install_accelerator(patches, answers, nothing)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         patches.set(torch.cuda.nvtx, name, nothing)
-    patches.set(torch.cuda.nvtx, "range", _Nothing)
+    patches.set(torch.cuda.nvtx, "range", _NullContext)
     patches.set(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(torch.cuda, name, _refused(f"torch.cuda.{name}"))
@@ -278,7 +278,7 @@ def _install_memory(patches: Patches, answers: dict[str, Any], nothing: Callable
 
 def _install_accelerator(patches: Patches, answers: dict[str, Any], nothing: Callable[..., None]) -> None:
     accelerator = torch.accelerator
-    given: dict[str, Any] = {
+    accelerator_answers: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": answers["device_count"],
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
@@ -291,15 +291,15 @@ def _install_accelerator(patches: Patches, answers: dict[str, Any], nothing: Cal
         "synchronize": answers["synchronize"],
     }
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats"):
-        given[name] = answers[name]
-    given |= dict.fromkeys(("empty_cache", "reset_peak_memory_stats"), nothing)
-    for name, answer in given.items():
+        accelerator_answers[name] = answers[name]
+    accelerator_answers |= dict.fromkeys(("empty_cache", "reset_peak_memory_stats"), nothing)
+    for name, answer in accelerator_answers.items():
         if hasattr(accelerator, name):
             patches.set(accelerator, name, answer)
 
 
 def _refused(name: str) -> type:
-    """Returns a class, which annotations may name, that cannot be made."""
+    """Returns a class that annotations may name and that refuses to be instantiated."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         from foretrace.inputs.script.tracer.unknown import CannotTrace

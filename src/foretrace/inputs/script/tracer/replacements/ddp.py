@@ -1,4 +1,4 @@
-"""DistributedDataParallel without its reducer in C++, which reads data: the same buckets, copies and all-reduces."""
+"""Stands in for the reducer of DistributedDataParallel in C++, which reads data, with the same buckets and calls."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _used_parameters(outputs: Sequence[torch.Tensor]) -> set[int]:
 
 
 class _Bucket:
-    """Gradients that are reduced together: the parameters, their memory, and what is missing."""
+    """Gradients that are reduced together: the parameters, their memory, and how many are not ready."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         first = parameters[0]
@@ -127,7 +127,7 @@ class _Bucket:
             at += parameter.numel()
         self.missing = len(parameters)
         self.result: Any = None
-        """The future of what the bucket is reduced to."""
+        """The future of the reduced gradients."""
 
 
 class HookBucket:
@@ -174,7 +174,7 @@ class GradientBuckets:
         self._parameters = [p for p in ddp.module.parameters() if p.requires_grad]
         self._ready: list[nn.Parameter] = []
         self._buckets: list[_Bucket] = []
-        self._of: dict[int, _Bucket] = {}
+        self._bucket_of: dict[int, _Bucket] = {}
         self._next = 0
         self._active = self._rebuilt = self._queued = False
         unused = ddp.find_unused_parameters and not ddp.static_graph
@@ -200,23 +200,23 @@ class GradientBuckets:
             used = _used_parameters(outputs)
             for parameter in self._parameters:
                 if id(parameter) not in used:
-                    self._of[id(parameter)].missing -= 1
+                    self._bucket_of[id(parameter)].missing -= 1
 
     def _build(self, parameters: list[nn.Parameter], limits: list[int], *, reverse: bool) -> None:
         self._buckets.clear()
-        self._of.clear()
+        self._bucket_of.clear()
         with torch.no_grad():
             indices, _ = dist._compute_bucket_assignment_by_size(parameters, limits, [False] * len(parameters))
-            for some in reversed(indices) if reverse else indices:
-                bucket = _Bucket([parameters[at] for at in some])
+            for positions in reversed(indices) if reverse else indices:
+                bucket = _Bucket([parameters[at] for at in positions])
                 self._buckets.append(bucket)
-                self._of |= dict.fromkeys(map(id, bucket.parameters), bucket)
+                self._bucket_of |= dict.fromkeys(map(id, bucket.parameters), bucket)
 
     def _became_ready(self, parameter: nn.Parameter) -> None:
         if not self._active or not self._ddp.require_backward_grad_sync:
             return
         self._ready.append(parameter)
-        bucket = self._of[id(parameter)]
+        bucket = self._bucket_of[id(parameter)]
         self._fill(bucket, parameter)
         bucket.missing -= 1
         if not self._queued:
@@ -235,7 +235,7 @@ class GradientBuckets:
             if gradient.untyped_storage()._cdata == bucket.flat.untyped_storage()._cdata:
                 if self.hook is None:
                     view.div_(size)
-            elif self.hook is not None:  # which divides
+            elif self.hook is not None:  # the hook divides
                 view.copy_(gradient)
             else:
                 torch.mul(gradient, 1.0 / size, out=view)
@@ -248,8 +248,8 @@ class GradientBuckets:
                 bucket.result = dist.all_reduce(bucket.flat, group=self._ddp.process_group, async_op=True).get_future()
             else:
                 index = self._next
-                seen = HookBucket(bucket, index, is_last=index == len(self._buckets) - 1)
-                bucket.result = self.hook(seen)
+                view = HookBucket(bucket, index, is_last=index == len(self._buckets) - 1)
+                bucket.result = self.hook(view)
 
     def _finish(self) -> None:
         """Waits for all buckets, and copies gradients back out of them."""
@@ -260,10 +260,10 @@ class GradientBuckets:
                 dist.all_reduce(used, group=self._ddp.process_group)
             for bucket in self._buckets:
                 if bucket.result is not None:
-                    self._take(bucket, bucket.result.wait())
+                    self._copy_back(bucket, bucket.result.wait())
 
-    def _take(self, bucket: _Bucket, result: Any) -> None:
-        """Copies the reduced gradients of a bucket to where the parameters have them."""
+    def _copy_back(self, bucket: _Bucket, result: Any) -> None:
+        """Copies the reduced gradients of a bucket to the gradients of its parameters."""
         flat = result[0] if isinstance(result, list) else result
         views = self._ddp.gradient_as_bucket_view
         if flat.untyped_storage()._cdata == bucket.flat.untyped_storage()._cdata and views:

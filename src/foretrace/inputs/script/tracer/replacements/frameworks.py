@@ -25,7 +25,7 @@ from foretrace.inputs.script.tracer.unknown import CannotTrace
 def install(
     patches: Patches, recorder: Recorder, places: StepPlaces, mailbox: Mailbox, notes: list[Diagnostic]
 ) -> None:
-    """Replaces what a traced script cannot run as it is."""
+    """Replaces parts of PyTorch that need real data or other ranks."""
     _install_shards(patches)
     _install_offload(patches)
     _install_pipelines(patches, mailbox)
@@ -39,7 +39,7 @@ def install(
 
 
 class _Shards(list[torch.Tensor]):
-    """Chunks of a tensor, each made when it is asked for: a rank needs its own and the first."""
+    """Chunks of a tensor, each made when it is indexed: a rank needs its own and the first."""
 
     def __init__(self, tensor: torch.Tensor, count: int, dim: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class _Shards(list[torch.Tensor]):
 
 
 def _install_shards(patches: Patches) -> None:
-    """Makes FSDP cut out this rank's shard only: making all of them takes time in proportion to the world."""
+    """Makes FSDP cut out the shard of this rank only: to cut out all takes time in proportion to the world."""
     from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param
 
     for module in (_fsdp_common, _fsdp_param):
@@ -74,17 +74,17 @@ def _install_offload(patches: Patches) -> None:
         text = f"{name} runs the optimizer on the host, whose time is not known"
         raise CannotTrace("unsupported-op", text, "trace without offload")
 
-    def made(*_: Any, **__: Any) -> None:
+    def init_policy(*_: Any, **__: Any) -> None:
         refuse("CPUOffloadPolicy")
 
-    start = FullyShardedDataParallel.__init__
+    plain_init = FullyShardedDataParallel.__init__
 
     def init(self: Any, *args: Any, cpu_offload: CPUOffload | None = None, **kwargs: Any) -> None:
         if cpu_offload is not None and cpu_offload.offload_params:
             refuse("CPUOffload")
-        start(self, *args, cpu_offload=cpu_offload, **kwargs)
+        plain_init(self, *args, cpu_offload=cpu_offload, **kwargs)
 
-    patches.set(CPUOffloadPolicy, "__init__", made)
+    patches.set(CPUOffloadPolicy, "__init__", init_policy)
     patches.set(FullyShardedDataParallel, "__init__", init)
 
 
@@ -127,7 +127,7 @@ def _global_rank(rank: int | None, group_rank: int | None, group: Any) -> int:
 
 
 def _install_scaler(patches: Patches, recorder: Recorder) -> None:
-    """Makes gradient scalers find finite gradients, after the host has waited for the answer as they do."""
+    """Makes gradient scalers take gradients to be finite, after the host has waited for the check."""
 
     def step(_: Any, optimizer: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         for overflow in state["found_inf_per_device"].values():
@@ -138,7 +138,7 @@ def _install_scaler(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_compiler(patches: Patches, places: StepPlaces, notes: list[Diagnostic]) -> None:
-    """Runs what is compiled eagerly, and marks its ops as a region whose elementwise ops will be fused."""
+    """Runs compiled code eagerly, and marks its ops as a region whose elementwise ops are fused later."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         region = places.new_region()
@@ -173,7 +173,7 @@ def _install_compiler(patches: Patches, places: StepPlaces, notes: list[Diagnost
 
 
 class _Compiled(nn.Module):
-    """What `torch.compile` returns of a module: the module, under the name `_orig_mod`."""
+    """The result of `torch.compile` for a module, which is its child `_orig_mod`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class _Compiled(nn.Module):
         return getattr(self._modules["_orig_mod"], name)
 
 
-class _Kept(NamedTuple):
+class _SavedTensor(NamedTuple):
     """A tensor of a checkpoint, and its copy on the host."""
 
     tensor: torch.Tensor
@@ -197,7 +197,7 @@ class _Kept(NamedTuple):
 
 
 def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
-    """Keeps checkpoints in memory: simulated tensors have no data, and a file of the user stays as it is."""
+    """Keeps checkpoints in memory, since simulated tensors have no data to write to a file."""
     saved: dict[Any, Any] = {}
     load = torch.load
 
@@ -208,14 +208,14 @@ def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
         if not isinstance(value, torch.Tensor):
             return value
         plain = getattr(value, "_local_tensor", value).detach()
-        return _Kept(value, plain.to("cpu") if is_simulated(plain) else plain.clone())
+        return _SavedTensor(value, plain.to("cpu") if is_simulated(plain) else plain.clone())
 
     def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
         if not any(note.code == "not-written" for note in notes):
             notes.append(Diagnostic("note", "not-written", "torch.save writes no file: tensors have no data"))
         saved[key(file)] = pytree.tree_map(stored, value)
 
-    def restored(value: _Kept, location: Any) -> Any:
+    def restored(value: _SavedTensor, location: Any) -> Any:
         if hasattr(value.tensor, "_local_tensor"):
             return value.tensor.detach().clone()
         return value.on_host.to(value.tensor.device if location is None or callable(location) else location)
@@ -227,18 +227,18 @@ def _install_files(patches: Patches, notes: list[Diagnostic]) -> None:
             on_host = where is None or callable(where) or torch.device(where).type == "cpu"
             return value if on_host else pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(where), value)
         return pytree.tree_map(
-            lambda value: restored(value, where) if is_kept(value) else value, saved[key(file)], is_leaf=is_kept
+            lambda value: restored(value, where) if is_saved(value) else value, saved[key(file)], is_leaf=is_saved
         )
 
-    def is_kept(value: Any) -> bool:
-        return isinstance(value, _Kept)
+    def is_saved(value: Any) -> bool:
+        return isinstance(value, _SavedTensor)
 
     patches.set(torch, "save", save)
     patches.set(torch, "load", load_)
 
 
 def _install_parallel(patches: Patches) -> None:
-    """Runs what a script would run in a process of each GPU, and refuses one process with many GPUs."""
+    """Runs the function that a script would spawn for each GPU once, and refuses one process with several GPUs."""
     import torch.multiprocessing as mp
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -255,7 +255,7 @@ def _install_parallel(patches: Patches) -> None:
 
 
 def _install_threads(patches: Patches, recorder: Recorder) -> None:
-    """Traces what threads of the script do, too: modes of PyTorch hold for one thread."""
+    """Traces the threads of a script too: a dispatch mode of PyTorch holds for one thread."""
     start = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def bootstrap(thread: threading.Thread) -> None:
@@ -269,9 +269,9 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_recurrences(patches: Patches, notes: list[Diagnostic]) -> None:
-    """Says that recurrent layers run as PyTorch composes them, where cuDNN fuses their steps."""
+    """Warns that recurrent layers run as PyTorch composes them, where cuDNN fuses their steps."""
 
-    def noted(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def warning(forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             text = "recurrent layers are traced as one step after another; cuDNN fuses them, and is faster"
             note = Diagnostic("warning", "assumed", text)
@@ -282,21 +282,21 @@ def _install_recurrences(patches: Patches, notes: list[Diagnostic]) -> None:
         return run
 
     for kind in (nn.RNN, nn.LSTM, nn.GRU):
-        patches.set(kind, "forward", noted(kind.forward))
+        patches.set(kind, "forward", warning(kind.forward))
 
 
 def _install_initialisers(patches: Patches) -> None:
-    """Leaves out initialisers that look at what they draw: a simulated tensor has nothing to look at."""
+    """Replaces initialisers that inspect the values that they draw, which simulated tensors do not have."""
     init = torch.nn.init
     for name in ("trunc_normal_", "orthogonal_"):
         patches.set(init, name, _without_values(getattr(init, name)))
 
 
 def _without_values(fill: Callable[..., Any]) -> Callable[..., Any]:
-    def filled(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def fill_normally(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_simulated(tensor) or hasattr(tensor, "_local_tensor"):
             return init_normal(tensor)
         return fill(tensor, *args, **kwargs)
 
     init_normal = torch.nn.init.normal_
-    return filled
+    return fill_normally

@@ -1,6 +1,6 @@
-"""Process groups in which the other ranks do not exist: calls are recorded and return at once.
+"""Process groups whose other ranks do not exist: calls are recorded and return at once.
 
-Values that are known go through a call as if every other rank held what this rank holds.
+A call computes known values as if every other rank held the values of this rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foretrace.inputs.script.recording import DEFAULT_STREAM, Group, HostEffort,
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.signatures import type_name
-from foretrace.inputs.script.tracer.storages import CPU, is_simulated
+from foretrace.inputs.script.tracer.storages import CPU, is_simulated, tensor_bytes
 from foretrace.program.columns import Collective, Phase
 
 BACKEND: Final = "foretrace"
@@ -35,18 +35,18 @@ class CallHandle(dist.Work):
         self._book, self._results = book, results
 
     def wait(self, timeout: Any = None) -> bool:
-        """The current stream waits for the call."""
+        """Makes the current stream wait for the call."""
         del timeout
         if self.call >= 0:
             self._book.log.wait_for_call(self.call)
         return True
 
     def synchronize(self) -> None:
-        """The same as `wait`."""
+        """Makes the current stream wait for the call."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """The same as `wait`."""
+        """Makes the current stream wait for the call."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -58,7 +58,7 @@ class CallHandle(dist.Work):
         return True
 
     def exception(self) -> None:
-        """Returns the error of the call: none."""
+        """Returns None: no call fails."""
 
     def result(self) -> Any:
         """Returns the tensors of the call."""
@@ -73,7 +73,7 @@ class CallHandle(dist.Work):
 
 
 class RecordedFuture(torch.futures.Future[Any]):
-    """The future of a call: what follows it runs on a stream of its own, as in PyTorch's CUDA futures."""
+    """The future of a call. Its callbacks run on a stream of their own, as those of PyTorch's CUDA futures do."""
 
     def __init__(self, book: GroupBook, value: Any, wait: Callable[[], object]) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class RecordedFuture(torch.futures.Future[Any]):
         super().set_result(value)
 
     def wait(self) -> Any:
-        """The current stream waits for the future."""
+        """Makes the current stream wait for the future, and returns its tensors."""
         self._wait()
         return self._value
 
@@ -135,7 +135,7 @@ class RecordedGroup(dist.ProcessGroup):
 
     @property
     def group_desc(self) -> str:
-        """What the group is for, as who made it said."""
+        """What the group is for, as its maker describes it."""
         return self._description
 
     def _set_group_name(self, name: str) -> None:
@@ -144,10 +144,9 @@ class RecordedGroup(dist.ProcessGroup):
 
     def _set_group_desc(self, text: str) -> None:
         self._description = text
-        self._book.describe(self, text)
 
     def getBackendName(self) -> str:  # noqa: N802
-        """Returns the name of the backend that is stood in for."""
+        """Returns the name of the backend that a script sees."""
         return "nccl"
 
     name = getBackendName
@@ -174,62 +173,68 @@ class RecordedGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> CallHandle:
         """Sums tensors over all ranks."""
-        some = tensors if isinstance(tensors, list) else [tensors]
-        for tensor in some:
+        buffers = tensors if isinstance(tensors, list) else [tensors]
+        for tensor in buffers:
             self._book.reduce_values(tensor, opts, self._own_size)
-        return self._record(Collective.ALL_REDUCE, "all_reduce", _size(some), some[0], opts, some)
+        return self._record(Collective.ALL_REDUCE, "all_reduce", _total_bytes(buffers), buffers[0], opts, buffers)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> CallHandle:
         """Sums tensors to one rank."""
         root = self._global(getattr(opts, "rootRank", 0))
-        return self._record(Collective.REDUCE, "reduce", _size(tensors), tensors[0], opts, tensors, peer=root)
+        return self._record(Collective.REDUCE, "reduce", _total_bytes(tensors), tensors[0], opts, tensors, peer=root)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> CallHandle:
         """Sends a tensor from one rank to all."""
-        some = tensors if isinstance(tensors, list) else [tensors]
+        buffers = tensors if isinstance(tensors, list) else [tensors]
         root = self._global(getattr(opts, "rootRank", 0))
-        return self._record(Collective.BROADCAST, "broadcast", _size(some), some[0], opts, some, peer=root)
+        return self._record(
+            Collective.BROADCAST, "broadcast", _total_bytes(buffers), buffers[0], opts, buffers, peer=root
+        )
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Collects the tensors of all ranks in a list."""
         for target in outputs[0]:
             self._book.copy_values(inputs[0], target)
-        size = self._own_size * _size(inputs)
+        size = self._own_size * _total_bytes(inputs)
         return self._record(Collective.ALL_GATHER, "all_gather", size, inputs[0], opts, outputs)
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> CallHandle:
         """Collects the tensors of all ranks in one."""
         self._book.tile_values(given, output, self._own_size)
-        return self._record(Collective.ALL_GATHER, "all_gather_into_tensor", _size([output]), given, opts, [output])
+        return self._record(
+            Collective.ALL_GATHER, "all_gather_into_tensor", _total_bytes([output]), given, opts, [output]
+        )
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Collects several tensors at once."""
         name = "all_gather_into_tensor_coalesced"
-        return self._record(Collective.ALL_GATHER, name, _size(outputs), inputs[0], opts, outputs)
+        return self._record(Collective.ALL_GATHER, name, _total_bytes(outputs), inputs[0], opts, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Sums lists of tensors, of which each rank keeps one."""
-        whole = [tensor for some in inputs for tensor in some]
+        whole = [tensor for tensors in inputs for tensor in tensors]
         self._book.forget(outputs)
-        return self._record(Collective.REDUCE_SCATTER, "reduce_scatter", _size(whole), whole[0], opts, outputs)
+        return self._record(Collective.REDUCE_SCATTER, "reduce_scatter", _total_bytes(whole), whole[0], opts, outputs)
 
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> CallHandle:
         """Sums a tensor, of which each rank keeps a part."""
         self._book.forget([output])
-        return self._record(Collective.REDUCE_SCATTER, "reduce_scatter_tensor", _size([given]), given, opts, [output])
+        return self._record(
+            Collective.REDUCE_SCATTER, "reduce_scatter_tensor", _total_bytes([given]), given, opts, [output]
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
         """Sums several tensors at once, of which each rank keeps a part."""
         name = "reduce_scatter_tensor_coalesced"
-        return self._record(Collective.REDUCE_SCATTER, name, _size(inputs), inputs[0], opts, outputs)
+        return self._record(Collective.REDUCE_SCATTER, name, _total_bytes(inputs), inputs[0], opts, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -238,16 +243,16 @@ class RecordedGroup(dist.ProcessGroup):
         own = inputs[self._own_rank]
         for target in outputs:
             self._book.copy_values(own, target)
-        sends = tuple((at, _size([tensor])) for at, tensor in enumerate(inputs))
+        sends = tuple((at, _total_bytes([tensor])) for at, tensor in enumerate(inputs))
         uneven = sends if len({size for _, size in sends}) > 1 else ()
-        return self._record(Collective.ALL_TO_ALL, "all_to_all", _size(inputs), own, opts, outputs, sends=uneven)
+        return self._record(Collective.ALL_TO_ALL, "all_to_all", _total_bytes(inputs), own, opts, outputs, sends=uneven)
 
     def all_to_all_single(
         self, output: Any, given: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
     ) -> CallHandle:
         """Sends each rank its part of a tensor."""
         parts = list(input_split_sizes or ())
-        size = _size([given])
+        size = _total_bytes([given])
         sends: tuple[tuple[int, int], ...] = ()
         if parts and len(set(parts)) > 1 and sum(parts):
             sends = tuple((at, size * part // sum(parts)) for at, part in enumerate(parts))
@@ -263,7 +268,7 @@ class RecordedGroup(dist.ProcessGroup):
         for target in outputs[0] if outputs else ():
             self._book.copy_values(inputs[0], target)
         root = self._global(getattr(opts, "rootRank", 0))
-        size = self._own_size * _size(inputs)
+        size = self._own_size * _total_bytes(inputs)
         return self._record(Collective.GATHER, "gather", size, inputs[0], opts, outputs, peer=root)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CallHandle:
@@ -271,28 +276,28 @@ class RecordedGroup(dist.ProcessGroup):
         if inputs:
             self._book.copy_values(inputs[0][self._own_rank], outputs[0])
         root = self._global(getattr(opts, "rootRank", 0))
-        size = self._own_size * _size(outputs)
+        size = self._own_size * _total_bytes(outputs)
         return self._record(Collective.SCATTER, "scatter", size, outputs[0], opts, outputs, peer=root)
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> CallHandle:
         """Sends a tensor to one rank."""
-        peer, size = self._global(dst), _size(tensors)
+        peer, size = self._global(dst), _total_bytes(tensors)
         return self._record(
             Collective.TRANSFER, "send", size, tensors[0], None, tensors, peer=peer, to_peer=True, tag=tag
         )
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> CallHandle:
         """Receives a tensor from one rank."""
-        peer, size = self._global(src), _size(tensors)
+        peer, size = self._global(src), _total_bytes(tensors)
         self._book.forget(tensors)
         return self._record(Collective.TRANSFER, "recv", size, tensors[0], None, tensors, peer=peer, tag=tag)
 
     def barrier(self, opts: Any = None) -> CallHandle:
-        """All ranks wait for each other."""
+        """Makes all ranks wait for each other."""
         return self._record(Collective.BARRIER, "barrier", 0, None, opts, [])
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
-        """All ranks wait for each other."""
+        """Makes all ranks wait for each other."""
         self.barrier()
 
     def exchange(self, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]]) -> CallHandle:
@@ -304,8 +309,8 @@ class RecordedGroup(dist.ProcessGroup):
         tensors = [tensor for _, tensor in (*sends, *receives)]
         sizes: dict[int, int] = {}
         for peer, tensor in sends:
-            sizes[peer] = sizes.get(peer, 0) + _size([tensor])
-        total = max(sum(sizes.values()), _size([tensor for _, tensor in receives]))
+            sizes[peer] = sizes.get(peer, 0) + _total_bytes([tensor])
+        total = max(sum(sizes.values()), _total_bytes([tensor for _, tensor in receives]))
         return self._record(
             Collective.EXCHANGE,
             "batch_isend_irecv",
@@ -321,18 +326,18 @@ class RecordedGroup(dist.ProcessGroup):
         return self.ranks[position]
 
 
-def _waited(value: Any) -> Any:
-    """Returns arguments of a call in which the results of functional collectives are waited for."""
+def _awaited(value: Any) -> Any:
+    """Returns an argument of a call after waiting for the results of functional collectives in it."""
     if isinstance(value, AsyncCollectiveTensor):
         return value.trigger_wait()
     if isinstance(value, list | tuple):
-        return type(value)(map(_waited, value))
+        return type(value)(map(_awaited, value))
     return value
 
 
-def _waiting(call: Callable[..., CallHandle]) -> Callable[..., CallHandle]:
+def _with_awaited_arguments(call: Callable[..., CallHandle]) -> Callable[..., CallHandle]:
     def called(group: RecordedGroup, *args: Any, **kwargs: Any) -> CallHandle:
-        return call(group, *map(_waited, args), **kwargs)
+        return call(group, *map(_awaited, args), **kwargs)
 
     return called
 
@@ -361,11 +366,11 @@ for _name in [
     "alltoall_base",
     "exchange",
 ]:
-    setattr(RecordedGroup, _name, _waiting(getattr(RecordedGroup, _name)))
+    setattr(RecordedGroup, _name, _with_awaited_arguments(getattr(RecordedGroup, _name)))
 
 
-def _size(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def _total_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(map(tensor_bytes, tensors))
 
 
 class GroupBook:
@@ -387,11 +392,11 @@ class GroupBook:
             self._future_stream = self.log.new_stream()
         return self._future_stream
 
-    def finished(self) -> list[Group]:
+    def recorded_groups(self) -> list[Group]:
         """Returns the groups that calls refer to."""
         return [self._described(group, number) for number, group in enumerate(self._groups)]
 
-    def made(self, ranks: Sequence[int], description: str) -> None:
+    def note_group(self, ranks: Sequence[int], description: str) -> None:
         """Notes that a group was made, whether or not this rank is in it."""
         members = tuple(ranks)
         if self._families:
@@ -402,9 +407,6 @@ class GroupBook:
                 return
         self._families.append((description, [members]))
         self._seen = set(members)
-
-    def describe(self, group: RecordedGroup, text: str) -> None:
-        """Notes what a group is for."""
 
     def record(
         self,
@@ -431,7 +433,7 @@ class GroupBook:
         return CallHandle(self, self.log.call(call), results)
 
     def _is_of_host(self, tensor: torch.Tensor) -> bool:
-        # Memory of no known device can only come from a GPU's: calls on meta tensors do not exist.
+        # A simulated tensor of no known device belongs to a GPU: no script calls a collective on the meta device.
         return self.recorder.storages.device_of(tensor) == CPU
 
     def _described(self, group: RecordedGroup, number: int) -> Group:
@@ -471,7 +473,7 @@ class GroupBook:
     def exchange_values(
         self, source: torch.Tensor, target: torch.Tensor, position: int, size: int, parts: Sequence[int]
     ) -> None:
-        """Gives an all-to-all the values that all ranks would send if they held what this one holds."""
+        """Fills the output of an all-to-all as if all ranks sent the values of this rank."""
         values = self.recorder.known(source)
         rows = source.size(0) if source.dim() else 0
         sizes = list(parts) or ([rows // size] * size if rows % size == 0 else [])
@@ -508,14 +510,14 @@ class GroupBook:
             kept = {name: value for name, value in given.items() if name in ("group_name", "pg_options")}
             kept.pop("pg_options", None)
             start(BACKEND, store=dist.HashStore(), rank=book.rank, world_size=book.world, **kept)
-            book.made(range(book.world), "world")
+            book.note_group(range(book.world), "world")
 
         def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **given: Any) -> Any:
             del timeout, backend
             given.pop("pg_options", None)
             given.pop("device_id", None)
             members = list(range(book.world)) if ranks is None else sorted(ranks)
-            book.made(members, given.get("group_desc") or "")
+            book.note_group(members, given.get("group_desc") or "")
             if book.rank not in members:
                 return dist.GroupMember.NON_GROUP_MEMBER
             return new(members, backend=BACKEND, **given)
@@ -539,7 +541,7 @@ class GroupBook:
 
 
 def _install_objects(patches: Patches, book: GroupBook) -> None:
-    """Exchanges Python objects as if every rank held this rank's."""
+    """Exchanges Python objects as if every rank held those of this rank."""
 
     def all_gather_object(objects: list[Any], obj: Any, group: Any = None) -> None:
         del group

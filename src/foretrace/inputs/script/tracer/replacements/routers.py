@@ -1,6 +1,6 @@
 """Lets routers of a script choose experts by a policy.
 
-Ops that pick the largest of few numbers within a module (top-k, argmax, sort) are taken for routers.
+An op that picks the largest of at most `MAX_EXPERTS` numbers within a module (top-k, argmax, sort) is a router.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from foretrace.inputs.script.tracer.storages import is_simulated
 from foretrace.program.columns import Phase
 
 MAX_EXPERTS: Final = 1024
-"""Numbers among which a router picks; among more, words of a vocabulary are meant."""
+"""The most numbers among which a router picks; among more, a script picks words of a vocabulary."""
 
 
 def install(recorder: Recorder, routing: Routing, notes: list[Diagnostic]) -> None:
-    """Gives positions that routers pick values by the policy."""
+    """Makes the positions that routers pick follow the policy."""
     state = {"routers": 0}
 
-    def picked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def pick(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = tensors_in(args, kwargs)
         device = recorder.device_for(given, kwargs)
         result = recorder.simulate(func, plan_of(func), args, kwargs, given, device)
@@ -35,10 +35,10 @@ def install(recorder: Recorder, routing: Routing, notes: list[Diagnostic]) -> No
         if not routes or device.type != "cuda" or recorder.known(scores) is not None:
             return result
         if _is_router(scores, positions, args, kwargs):
-            _give(positions, scores)
+            route(positions, scores)
         return result
 
-    def _give(positions: torch.Tensor, scores: torch.Tensor) -> None:
+    def route(positions: torch.Tensor, scores: torch.Tensor) -> None:
         experts = scores.size(-1)
         picks = positions.size(-1) if positions.dim() == scores.dim() else 1
         rows = positions.numel() // max(picks, 1)
@@ -52,7 +52,7 @@ def install(recorder: Recorder, routing: Routing, notes: list[Diagnostic]) -> No
             notes.append(Diagnostic("note", "routing-assumed", text))
 
     for word in ("topk", "argmax", "max", "sort", "argsort"):
-        recorder.handlers[f"aten::{word}"] = picked
+        recorder.handlers[f"aten::{word}"] = pick
 
 
 def _is_router(scores: torch.Tensor, positions: torch.Tensor, args: Sequence[Any], kwargs: Any) -> bool:

@@ -15,19 +15,19 @@ from foretrace.inputs.script.tracer.storages import CPU, META, is_simulated
 
 
 class Generator(torch.Generator):
-    """A generator of random numbers, which is the CPU's whatever device it is asked for."""
+    """A generator of random numbers on the CPU, whatever device the script names."""
 
     def __new__(cls, device: Any = None) -> Generator:
-        """Makes one."""
+        """Makes a generator on the CPU."""
         del device
         return super().__new__(cls, device="cpu")
 
 
 def install(patches: Patches, recorder: Recorder) -> None:
     """Replaces the methods of tensors by which a script sees and chooses devices."""
-    _device_constructors()  # remembers the functions as they are
+    _device_constructors()  # caches the functions before they are replaced
     _install_devices(patches, recorder)
-    _install_groups(patches, recorder)
+    _install_device_lists(patches, recorder)
     _install_meta(patches, recorder)
     _install_moves(patches, recorder)
     _install_addresses(patches)
@@ -63,7 +63,7 @@ class _DeviceType(type):
 
 
 def _install_addresses(patches: Patches) -> None:
-    """Gives memory without data addresses that differ."""
+    """Gives each storage without data an address of its own."""
     plain, plain_of_storage = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
 
     def address(raw: Any) -> int:
@@ -122,7 +122,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     plain_subclass = torch.Tensor._make_wrapper_subclass
 
     def make_subclass(cls: Any, size: Any, *args: Any, device: Any = None, **given: Any) -> Any:
-        # The autograd engine asks a device of wrapped tensors, too, and PyTorch without CUDA aborts for a GPU.
+        # The autograd engine reads the device of wrapped tensors too; PyTorch without CUDA aborts if it is a GPU.
         named = None if device is None else torch.device(device)
         real = META if named is not None and named.type == "cuda" else named
         return plain_subclass(cls, size, *args, device=real, **given)
@@ -156,17 +156,17 @@ _FACTORIES: Final = [
 
 
 def _install_meta(patches: Patches, recorder: Recorder) -> None:
-    """Notes where a script asks for the meta device itself, as deferred initialisation does."""
+    """Tells the recorder when a script itself names the meta device, as deferred initialisation does."""
     enter, leave = DeviceContext.__enter__, DeviceContext.__exit__
 
     def is_meta(device: Any) -> bool:
         return device is not None and (device == "meta" or device == META)
 
-    def entered(self: Any) -> Any:
+    def enter_context(self: Any) -> Any:
         recorder.asked_for_meta += is_meta(self.device)
         return enter(self)
 
-    def left(self: Any, *args: Any) -> Any:
+    def leave_context(self: Any, *args: Any) -> Any:
         recorder.asked_for_meta -= is_meta(self.device)
         return leave(self, *args)
 
@@ -184,15 +184,15 @@ def _install_meta(patches: Patches, recorder: Recorder) -> None:
 
         return made
 
-    patches.set(DeviceContext, "__enter__", entered)
-    patches.set(DeviceContext, "__exit__", left)
+    patches.set(DeviceContext, "__enter__", enter_context)
+    patches.set(DeviceContext, "__exit__", leave_context)
     for name in _FACTORIES:
         patches.set(torch, name, asking(getattr(torch, name)))
-    patches.set(torch.Tensor, "to", asking_first(recorder, torch.Tensor.to, is_meta))
+    patches.set(torch.Tensor, "to", _noting_meta(recorder, torch.Tensor.to, is_meta))
 
 
-def asking_first(recorder: Recorder, move: Callable[..., Any], is_meta: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Returns `Tensor.to` that notes where its device is the meta device."""
+def _noting_meta(recorder: Recorder, move: Callable[..., Any], is_meta: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Returns `Tensor.to` that tells the recorder when its device is the meta device."""
 
     def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         first = kwargs.get("device", args[0] if args else None)
@@ -207,8 +207,8 @@ def asking_first(recorder: Recorder, move: Callable[..., Any], is_meta: Callable
     return to
 
 
-def _install_groups(patches: Patches, recorder: Recorder) -> None:
-    """Makes lists of tensors that are grouped by device know the device that they stand for."""
+def _install_device_lists(patches: Patches, recorder: Recorder) -> None:
+    """Makes PyTorch group lists of tensors by the device that they stand for."""
     plain = torch._C._group_tensors_by_device_and_dtype
 
     def grouped(lists: Any, with_indices: bool = False) -> Any:
@@ -224,7 +224,7 @@ def _install_groups(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_moves(patches: Patches, recorder: Recorder) -> None:
-    """Replaces what PyTorch refuses to do for a device that its build does not have."""
+    """Replaces functions that PyTorch refuses to run for a device that its build does not support."""
     to, tensor_of, as_tensor = torch.Tensor.to, torch.tensor, torch.as_tensor
     own = recorder.storages.device
 

@@ -10,7 +10,7 @@ import torch
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.op_plans import plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
-from foretrace.inputs.script.tracer.storages import META, SHADOW_ELEMENTS, is_simulated
+from foretrace.inputs.script.tracer.storages import META, SHADOW_ELEMENTS, is_simulated, tensor_bytes
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
 
 
@@ -29,7 +29,7 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
     def read(tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns a tensor with the values, after the host has waited for them."""
         if recorder.storages.device_of(tensor).type == "cuda":
-            recorder.log.copy(tensor.numel() * tensor.element_size(), to_host=True, blocking=True)
+            recorder.log.copy(tensor_bytes(tensor), to_host=True, blocking=True)
         with torch.no_grad():
             return recorder.known(tensor.detach())
 
@@ -50,7 +50,7 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
         values = read(tensor)
         if values is not None:
             return plain["tolist"](values)
-        return _nested(tuple(tensor.size()))
+        return _unknown_list(tuple(tensor.size()))
 
     def truth(tensor: torch.Tensor) -> bool:
         return plain["__bool__"](tensor) if is_real(tensor) else bool(item(tensor))
@@ -80,14 +80,14 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
 
     show = torch.Tensor.__repr__
 
-    def shown(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+    def represent(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
         if not is_simulated(tensor) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return show(tensor, *args, **kwargs)
         values = read(tensor)
         text = f"tensor(..., size={tuple(tensor.size())})" if values is None else show(values)
         return f"{text[:-1]}, device='{tensor.device}', dtype={tensor.dtype})"
 
-    patches.set(torch.Tensor, "__repr__", shown)
+    patches.set(torch.Tensor, "__repr__", represent)
     patches.set(torch.Tensor, "item", item)
     patches.set(torch.Tensor, "tolist", tolist)
     patches.set(torch.Tensor, "__bool__", truth)
@@ -98,28 +98,28 @@ def _install_values(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.Tensor, "__array__", array("__array__"))
 
 
-def _nested(size: tuple[int, ...]) -> Any:
+def _unknown_list(size: tuple[int, ...]) -> Any:
     if not size:
         return UnknownNumber.make("a value of a tensor")
-    return [_nested(size[1:]) for _ in range(size[0])]
+    return [_unknown_list(size[1:]) for _ in range(size[0])]
 
 
 def _install_finite(patches: Patches, recorder: Recorder) -> None:
-    """Takes every number that is not known for finite, as training scripts assert."""
+    """Takes unknown numbers to be finite, as training scripts assert."""
 
-    def answered(ask: Callable[..., Any], answer: bool) -> Callable[..., Any]:
-        def asked(tensor: torch.Tensor) -> torch.Tensor:
+    def answering(ask: Callable[..., Any], answer: bool) -> Callable[..., Any]:
+        def ask_known(tensor: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = ask(tensor)
             plain = getattr(result, "_local_tensor", result)
             if is_simulated(plain) and plain.numel() <= SHADOW_ELEMENTS and recorder.known(plain) is None:
                 recorder.storages.set_shadow(plain, torch.full(plain.size(), answer))
             return result
 
-        return asked
+        return ask_known
 
     for name, answer in (("isnan", False), ("isinf", False), ("isfinite", True)):
         for owner in (torch, torch.Tensor):
-            patches.set(owner, name, answered(getattr(owner, name), answer))
+            patches.set(owner, name, answering(getattr(owner, name), answer))
 
 
 _SPARSE: Final = [
@@ -132,7 +132,7 @@ _SPARSE: Final = [
 
 
 def _install_refusals(patches: Patches, recorder: Recorder) -> None:
-    """Refuses ops of which sizes say too little."""
+    """Refuses ops whose work depends on more than sizes."""
 
     def refusing(name: str, hint: str) -> Callable[..., Any]:
         def refuse(*_: Any, **__: Any) -> Any:
@@ -151,7 +151,7 @@ def _install_dynamic(recorder: Recorder) -> None:
     """Runs ops whose results depend on values: those are computed where the values are known."""
     storages, log = recorder.storages, recorder.log
 
-    def known(tensors: list[torch.Tensor]) -> bool:
+    def all_known(tensors: list[torch.Tensor]) -> bool:
         return all(recorder.known(tensor) is not None for tensor in tensors)
 
     def to_device(real: Any, phase: Any) -> Any:
@@ -162,10 +162,10 @@ def _install_dynamic(recorder: Recorder) -> None:
         storages.set_shadow(made, real)
         return made
 
-    def dynamic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_on_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = tensors_in(args, kwargs)
         name = plan_of(func).name
-        if not known(given):
+        if not all_known(given):
             raise CannotTrace(
                 "needs-value",
                 f"the sizes that {name} returns depend on values that are known on a GPU only",
@@ -177,7 +177,7 @@ def _install_dynamic(recorder: Recorder) -> None:
             result = to_device(real, phase)
         else:
             result = None if real is None else type(real)(to_device(value, phase) for value in real)
-        recorder.record(name, func, args, kwargs, result, tensors_in([result], {}))
+        recorder.record(name, func, args, kwargs, result, tensors_in([result]))
         log.copy(8, to_host=True, blocking=True)
         return result
 
@@ -189,8 +189,8 @@ def _install_dynamic(recorder: Recorder) -> None:
             return values.item()
         return UnknownNumber.make("a value of a tensor").settled()
 
-    def selected(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Turns masks into positions, which have sizes."""
+    def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Indexes by the positions in the place of each mask, since their number is the size of the result."""
         positions: list[Any] = []
         for index in args[1]:
             if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
@@ -208,42 +208,36 @@ def _install_dynamic(recorder: Recorder) -> None:
             else:
                 positions.append(index)
         args = (args[0], positions, *args[2:])
-        return recorder.simulate(
-            func,
-            plan_of(func),
-            args,
-            kwargs,
-            tensors_in(args, kwargs),
-            recorder.device_for(tensors_in(args, kwargs), {}),
-        )
+        given = tensors_in(args, kwargs)
+        return recorder.simulate(func, plan_of(func), args, kwargs, given, recorder.device_for(given, {}))
 
     def put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fills where a mask says, without a look at it, or puts values at positions."""
+        """Fills the elements that a mask selects, whose values are not needed, or puts values at positions."""
         indices = [index for index in args[1] if index is not None]
         accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
         one_mask = len(indices) == len(args[1]) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
         if not one_mask or accumulates or args[2].numel() != 1:
-            return selected(func, args, kwargs)
+            return select(func, args, kwargs)
         # ATen/native/TensorAdvancedIndexing.cpp, canDispatchToMaskedFill
         mask = indices[0].view(*indices[0].shape, *(1 for _ in range(args[0].dim() - indices[0].dim())))
         fill = torch.ops.aten.masked_fill_.Scalar
         in_place = plan_of(func).name.endswith("_")
         target = args[0] if in_place else torch.ops.aten.clone(args[0])
-        given = tensors_in((target, mask), {})
+        given = tensors_in((target, mask))
         return recorder.simulate(fill, plan_of(fill), (target, mask, 0), {}, given, recorder.device_for(given, {}))
 
     def masked_select(_: Any, args: tuple[Any, ...], __: Any) -> Any:
-        return selected(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
+        return select(torch.ops.aten.index.Tensor, (args[0], [args[1]]), {})
 
-    def asserted(*_: Any) -> None:
+    def ignore(*_: Any) -> None:
         return None
 
     words = "nonzero unique_dim unique_consecutive unique_dim_consecutive _unique2 _unique bincount equal"
     for word in (*words.split(), "repeat_interleave", "nonzero_static"):
-        recorder.handlers[f"aten::{word}"] = dynamic
-    recorder.handlers["aten::index"] = selected
+        recorder.handlers[f"aten::{word}"] = run_on_values
+    recorder.handlers["aten::index"] = select
     for word in ("index_put_", "index_put", "_index_put_impl_"):
         recorder.handlers[f"aten::{word}"] = put
     recorder.handlers["aten::_local_scalar_dense"] = scalar
     recorder.handlers["aten::masked_select"] = masked_select
-    recorder.handlers["aten::_assert_async"] = asserted
+    recorder.handlers["aten::_assert_async"] = ignore
