@@ -1,11 +1,11 @@
-"""How near predictions of traced training scripts come to what the scripts took on one H200.
+"""Compares predictions of traced training scripts with their steps and memory on one H200.
 
     python benchmarks/traced_scripts.py [--only NAME,...] [--hosts] [--ops NAME] [--cache FOLDER]
 
 Traces every script of `benchmarks/scripts` that `truth/h200_scripts.jsonl` has, simulates it on one GPU of an H200 node
 and prints its step, the time of its kernels, that of its host and its memory next to what was measured. `--hosts` takes
 the tiny sizes, which the host limits. `--ops` compares one script op by op and shape by shape. `--cache` keeps
-recordings there; one is made again when the script, its arguments or the tracer change.
+recordings in a folder until the script, its arguments or the tracer change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCRIPTS: Final = HERE / "scripts"
 TRACER: Final = HERE.parent / "src" / "foretrace" / "inputs" / "script"
 CLUSTER: Final = "h200-dgx"
 FIRST_MEASURED: Final = 4
-"""The first steps do what later ones do not: they make the optimizer's states."""
+"""The first steps do not count: they also allocate the optimizer's states."""
 
 SAME_OP: Final = {
     "to_copy": "copy",
@@ -67,12 +67,12 @@ SAME_OP: Final = {
     "convolution": "cudnn_convolution",
     "linalg_vector_norm": "norm",
 }
-"""Ops as PyTorch's profiler sees them launch kernels, where the tracer sees the op around them."""
+"""The op that launches the kernels for PyTorch's profiler, by the op that the tracer records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What Foretrace says of a script, in seconds and bytes.
+    """What Foretrace predicts for a script, in seconds and bytes.
 
     Attributes:
         step_s: The step.
@@ -104,7 +104,7 @@ def read_truth(section: str, only: Sequence[str] = ()) -> list[dict[str, Any]]:
 def traced(script: str, arguments: str, cache: Path | None) -> tuple[TracedJob, float]:
     """Returns the recordings of a script, and the seconds that tracing took."""
     path = SCRIPTS / f"{script}.py"
-    sources = [path, TRACER / "recording.py", *sorted((TRACER / "tracer").glob("*.py"))]
+    sources = [path, TRACER / "recording.py", *sorted((TRACER / "tracer").rglob("*.py"))]
     key = hashlib.sha256(arguments.encode() + b"".join(source.read_bytes() for source in sources)).hexdigest()
     stored = None if cache is None else cache / f"{path.stem}-{key[:16]}.pickle"
     if stored is not None and stored.exists():

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: a Llama-like model, and how they start and train."""
+"""Provides a Llama-like model, and the start and the loop of training, for the scripts of this folder."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Trains a pipeline by any schedule of torch.distributed.pipelining, with shapes given or found out."""
+"""Trains a pipeline by any schedule of torch.distributed.pipelining, with shapes given or inferred."""
 
 import torch
 from common import Block, loss_of, parser, start, tokens_of, train

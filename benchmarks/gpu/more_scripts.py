@@ -1,4 +1,4 @@
-"""Steps and memory of training scripts at sizes on which nothing was fitted, on the GPU of this machine.
+"""Measures steps and memory of training scripts on this machine's GPU, at sizes on which nothing was fitted.
 
 Needs PyTorch with CUDA: `python benchmarks/gpu/more_scripts.py --out FOLDER`. Every script of `CASES` runs unchanged in
 a process of its own; what it prints as its step time, and the peak of its memory, go to `more_scripts.jsonl`.

@@ -1,4 +1,4 @@
-"""The step times, kernels and memory of the scripts in benchmarks/scripts, on the GPU of this machine.
+"""Measures step times, kernels and memory of the scripts in benchmarks/scripts on this machine's GPU.
 
 Needs PyTorch with CUDA and nothing else: `python benchmarks/gpu/scripts.py --out FOLDER [--only name,...]`. Every
 script runs in processes of its own. First it runs unchanged (`steps.jsonl`, section `steps`: what it printed as

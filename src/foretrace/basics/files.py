@@ -53,7 +53,7 @@ def restrict_inputs(folders: Iterable[str | Path]) -> None:
 
 
 def is_restricted() -> bool:
-    """Returns whether this process works on what somebody else asks, so that it opens only some files."""
+    """Returns whether this process answers requests of others, and so opens only some files."""
     return _allowed is not None
 
 

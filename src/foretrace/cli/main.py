@@ -346,11 +346,11 @@ def _show(code: int, failure: ForetraceError | None, document: StringIO | None) 
 
 
 def _take_script_arguments(params: dict[str, Any], words: list[str]) -> None:
-    """Takes what follows `--` off the paths of a script, and makes it the arguments of the script.
+    """Makes the words after `--` the arguments of a script, instead of further paths.
 
     Args:
-        params: The values of a command, `arguments` among them where it takes scripts.
-        words: What follows `--`.
+        params: The values of a command, with `arguments` if the command takes scripts.
+        words: The words after `--`.
     """
     paths = params.get("paths") or []
     named = paths[: len(paths) - len(words)]

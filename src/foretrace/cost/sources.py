@@ -48,7 +48,7 @@ def job_pricer(
         sources: The sources of prices.
         mix: The kernels of the job, where a calibration was recorded at the frequency of a step; its times are
             converted to the job's own frequency.
-        calibrated: Whether prices of streams are those of a step, rather than of a kernel profile, and stay.
+        calibrated: Whether streams are priced as within a step, rather than as in a kernel profile.
     """
     if sources.source == "roofline":
         return pricer

@@ -84,7 +84,7 @@ class Input(ABC):
         noun: What one is called in messages: "a workload file".
         Options: A frozen dataclass of what this kind of input leaves open.
         is_profile: Whether it holds a profiler's view of a run, which is explained as it was recorded.
-        runs_code: Whether its program is made by code of the user, which is never run for somebody else.
+        runs_code: Whether it runs code of the user to make its program. A server never does that.
         paths: The paths as they were given; empty where nothing was read.
         options: The options of this input.
     """
@@ -220,13 +220,13 @@ class Input(ABC):
         return self
 
     def on_nodes(self, gpus: int) -> Self:
-        """Returns the input on nodes of this many GPUs, where its ranks ask how many there are."""
+        """Returns the input on nodes of this many GPUs, if its program depends on that."""
         del gpus
         return self
 
     @property
     def is_untimed(self) -> bool:
-        """Whether it has no times of its own, so that only a machine can tell how long it takes."""
+        """Whether it has no times of its own, so that a simulation needs a machine."""
         return False
 
     @property

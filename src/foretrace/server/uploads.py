@@ -28,7 +28,7 @@ from foretrace.server.questions import FilePlace
 from foretrace.server.store import StateThread, StoredUpload, new_id, now_s
 
 SCRIPT_ENDING: Final = ".py"
-"""The ending of files that are never taken: Foretrace runs a script to know what it does."""
+"""The ending of scripts, which uploads refuse: Foretrace would have to run them."""
 MAX_FILES: Final = 256
 MAX_TOTAL_BYTES: Final = 4 << 30
 MAX_OWNER_BYTES: Final = 2 << 30

@@ -124,8 +124,8 @@ def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats
 
 @dataclass(frozen=True, slots=True)
 class ClockedPricer:
-    """Prices of another source, with products `factor` times as long, and so the streams that instructions hold up on
-    `gpu` (None: streams stay as they are)."""
+    """Prices of another source, of which products take `factor` times as long. So do the streams that are bound by
+    instructions on `gpu` (None: no stream)."""
 
     pricer: KernelPricer
     factor: float
@@ -154,7 +154,7 @@ class ClockedPricer:
         return replace(prices, duration_s=prices.duration_s * np.where(follows, self.factor, 1.0))
 
     def _held_up(self, kernels: Sequence[Kernel]) -> Mask:
-        """Returns which kernels are streams that instructions hold up."""
+        """Returns which kernels are streams that are bound by instructions."""
         if self.gpu is None:
             return np.zeros(len(kernels), dtype=bool)
         own, bytes_per_s = efficiency(self.gpu), self.gpu.memory_bytes_per_s

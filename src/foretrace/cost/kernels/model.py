@@ -96,8 +96,8 @@ class EfficiencyModel:
         return fits[nearest] if nearest == dtype else self._carried(fits[nearest], nearest, dtype)
 
     def _carried(self, fit: GemmFit, of: str, dtype: str) -> GemmFit:
-        """Returns the constants of another dtype's products. Loading panels and starting tiles take their time whatever
-        the units compute, so that slower ones lose fewer FLOPs meanwhile."""
+        """Returns the constants of products of `dtype`, carried over from those of another. Loading panels and starting
+        tiles takes the same time for both, so that slower units lose fewer FLOPs meanwhile."""
         slower = min(peak_flops(self.gpu, dtype) / peak_flops(self.gpu, of), 1.0)
         wider = DTYPE_BYTES[dtype] / DTYPE_BYTES[of]
         return replace(fit, panel=fit.panel * min(slower * wider, 1.0), depth=fit.depth * slower)

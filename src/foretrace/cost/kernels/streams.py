@@ -36,11 +36,11 @@ USUAL_ROW: Final = 4096
 
 
 PROFILED_ELEMENT: Final = 2
-"""Bytes of the elements in whose type streams are measured, bf16. Instructions are per element: of wider ones an SM
-moves more bytes in a clock."""
+"""Bytes of an element of bf16, the type with which streams are measured. Instructions are per element, so that an SM
+moves more bytes of wider elements in a clock."""
 
 MAX_SHARE: Final = 0.93
-"""The most that a stream reaches of the memory's rate: that of the fastest kernels in the profile of the H200."""
+"""The largest share of the memory's rate that a stream reaches, from the fastest kernels in the profile of the H200."""
 
 
 UNVECTORISED: Final = ("mul_broadcast", "transpose", "batchnorm", "batchnorm_backward")
@@ -61,7 +61,7 @@ THREADS: Final = 2048
 
 
 def serial_s(kernel: Stream, units: int) -> float:
-    """Returns the seconds for which the threads of a stream walk along their rows; 0 where they do not."""
+    """Returns the seconds that the threads of a stream take for their rows, one element after another; 0 for others."""
     if kernel.name not in SERIAL_S or not kernel.rows:
         return 0.0
     threads = kernel.write / (kernel.element * kernel.rows)
@@ -69,7 +69,7 @@ def serial_s(kernel: Stream, units: int) -> float:
 
 
 def is_unvectorised(kernel: Stream) -> bool:
-    """Whether a thread loads its elements one by one, so that wider ones keep more bytes on their way."""
+    """Whether a thread loads its elements one by one, so that wider elements keep more bytes in flight."""
     if kernel.name in ("softmax", "softmax_backward"):  # a warp has a row of up to 1,024 elements in registers
         return 0 < kernel.rows <= MAX_WARP_ROW
     return kernel.name in UNVECTORISED or kernel.name.endswith(("_strided", "_permuted"))

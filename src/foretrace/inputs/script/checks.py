@@ -1,4 +1,4 @@
-"""Checks recordings before they become a program, for mistakes of the tracer or the script that give a wrong time."""
+"""Checks recordings for mistakes of the tracer or the script that would make the predicted time wrong."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ from foretrace.program.kernels import Gemm, GroupedGemm
 _BACKWARD: Final = (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 
 MAX_GROWTH: Final = 0.01
-"""The share of the peak by which memory may grow over a step: a loss that is kept, counters of an optimizer."""
+"""The share of the peak by which memory may grow over a step, as for losses that a script keeps."""
 
 _KEPT: Final = (Category.GRADIENTS, Category.OPTIMIZER, Category.WEIGHTS)
-"""A first step allocates these and keeps them."""
+"""Categories that the first step allocates and later steps keep."""
 
 MIN_FORWARD_SHARE: Final = 0.5
-"""The least share of 2·N·D, the operations of N parameters for D tokens, that a forward computes. Biases, norms and
-position embeddings multiply nothing, and a rank may have parameters of layers that it shares; tables of embeddings are
-not counted."""
+"""The least share of 2·N·D, the operations of N parameters for D tokens, that a forward computes. N is without the
+tables of embeddings. Less than all is computed, since biases, norms and position embeddings multiply nothing."""
 
 BACKWARD_RATIO: Final = (1.8, 3.2)
 """Operations of the backward over those of the forward: two products for each of the forward's. The first layer has no
@@ -44,7 +43,7 @@ gradient: the lower bound is for models that train at least `MIN_TRAINED` of wha
 MIN_TRAINED: Final = 0.5
 
 _ROUTED: Final = ("topk", "grouped_mm", "scaled_grouped_mm", "bincount", "histc")
-"""Ops of a mixture of experts, of whose parameters a token uses a part."""
+"""Ops of a mixture of experts, where a token uses only a part of the parameters."""
 
 
 CHECKS: Final = {
@@ -201,7 +200,7 @@ def _memory_warnings(recording: RankRecording, window: StepWindow) -> Iterator[D
 
 
 def _check_meetings(first: RankRecording, second: RankRecording) -> None:
-    """Raises an error where two ranks of a group do not make the same calls in it."""
+    """Raises an error if two ranks make different calls in a group that both are in."""
     for own_number, other_number in _shared_groups(first, second):
         ours, theirs = _calls(first, own_number), _calls(second, other_number)
         group = first.groups[own_number]
@@ -223,13 +222,13 @@ def _check_pair(
     """Raises an error where the n-th calls of two ranks in a group differ in what they do or in their bytes."""
     (recording, mine), (other_recording, other) = first, second
     if mine.collective is not other.collective:
-        same = False
+        matches = False
     elif mine.collective is Collective.ALL_TO_ALL:
         ends = group.ranks.index(recording.rank), group.ranks.index(other_recording.rank)
-        same = _arrives(mine, other, *ends) and _arrives(other, mine, *reversed(ends))
+        matches = _arrives(mine, other, *ends) and _arrives(other, mine, *reversed(ends))
     else:
-        same = mine.bytes == other.bytes
-    if same:
+        matches = mine.bytes == other.bytes
+    if matches:
         return
     problem = (
         f"call {number} in {_group_text(group)} is {mine.name} of {mine.bytes:,} bytes on rank {recording.rank}, "
@@ -239,13 +238,13 @@ def _check_pair(
 
 
 def _arrives(sent: IssuedCall, received: IssuedCall, sender: int, receiver: int) -> bool:
-    """Whether a member of an all-to-all receives what another sends to it; so it is where the bytes are not known."""
+    """Whether a member of an all-to-all receives the bytes that another sends to it, or one of these is not known."""
     given, arriving = dict(sent.sends).get(receiver), dict(received.receives).get(sender)
     return given is None or arriving is None or given == arriving
 
 
 def _shared_groups(first: RankRecording, second: RankRecording) -> list[tuple[int, int]]:
-    """Returns the numbers of the groups that two ranks are both in, those of the same ranks in the order made."""
+    """Returns the numbers of the groups that both ranks are in. Groups of the same ranks pair in their order."""
     numbers: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for number, group in enumerate(second.groups):
         numbers.setdefault((group.axis, group.ranks), []).append(number)

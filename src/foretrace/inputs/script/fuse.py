@@ -3,8 +3,8 @@
 The model: products, attention, convolutions and ops that scatter or sort stay as they are. All others fuse. Ops of one
 phase belong to one kernel where they follow the same number of kept ops, and one reads what another writes or, over as
 many elements, what it reads. A kernel reads each storage that it does not make once, and writes what others read. Ops
-that do the same with the same inputs run once. The backward makes again what the forward would only keep for it, unless
-it is much smaller than what it is made of (min-cut partitioning, functorch's partitioners.py).
+that compute the same from the same inputs run once. The backward recomputes what the forward would keep only for it,
+unless that is much smaller than what it is computed from (min-cut partitioning, functorch's partitioners.py).
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ GATHERS: Final = frozenset(("embedding", "index", "index_select", "gather"))
 RANDOM: Final = frozenset(
     ("native_dropout", "dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform", "normal")
 )
-"""Ops that do something else each time."""
+"""Ops whose results differ from run to run."""
 
 LONG_ROWS: Final = frozenset(("log_softmax", "log_softmax_backward_data", "softmax", "softmax_backward_data"))
 
 MAX_PERSISTENT: Final = 1024
-"""Elements of a row that a kernel of Inductor keeps in registers; longer ones are gone through in loops."""
+"""Elements of a row that a kernel of Inductor keeps in registers. It loops over longer rows."""
 
 FUSED: Final = "triton_fused"
 FUSED_SOFTMAX: Final = "triton_softmax_fused"
 """The ops that stand for kernels that Inductor writes."""
 
 MAX_KEPT_SHARE: Final = 0.25
-"""The forward keeps for the backward what has at most this share of the bytes that it is made of again from."""
+"""A result that has at most this share of the bytes that it is computed from is kept for the backward."""
 
 
 @dataclass(slots=True)
@@ -96,13 +96,13 @@ class _Op:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it makes the same from the same, and changes nothing."""
+        """Whether it returns the same result for the same inputs, and changes none of them."""
         changes = set(self.reads) & set(self.writes)
         return not self.is_kept and not changes and plain_name(self.signature.op) not in RANDOM
 
     @property
     def key(self) -> tuple[int, bool, int]:
-        """Ops of different keys are of different kernels."""
+        """The region, the phase and the level; only ops of one key fuse."""
         return self.launch.region, self.launch.place.phase is Phase.FORWARD, self.level
 
     @property
@@ -112,7 +112,7 @@ class _Op:
 
 @dataclass(slots=True)
 class _Kernel:
-    """Ops that fuse, the last of which stands for all."""
+    """Ops that fuse. The launch of the last one becomes that of the kernel."""
 
     ops: list[_Op]
     reads: dict[int, int] = field(default_factory=dict)
@@ -133,13 +133,13 @@ def fused(recording: RankRecording) -> RankRecording:
 
 
 class _Fusion:
-    """Fuses the ops of a recording's regions, step by step."""
+    """Fuses the ops of the compiled regions of a recording, one step after another."""
 
     def __init__(self, recording: RankRecording) -> None:
         self._recording = recording
         self._same: dict[int, int] = {}
         self._dropped: set[int] = set()
-        self._gone: set[int] = set()
+        self._removed: set[int] = set()
         self._needed_until: dict[int, int] = {}
         self._overwritten: dict[int, int] = {}
         self._events: dict[int, Event] = {}
@@ -175,7 +175,7 @@ class _Fusion:
                 for storage, own in zip(event.writes, twin.writes, strict=False):
                     self._outlive(own, self._recording.storages[storage].released)
                 self._dropped.update(event.writes)
-                self._gone.add(number)
+                self._removed.add(number)
                 continue
             known[key] = op
             for storage in event.writes:
@@ -205,34 +205,34 @@ class _Fusion:
             for storage in op.reads:
                 readers[storage].append(op)
         kernel_of = {op.number: kernel for kernel in kernels for op in kernel.ops}
-        again: dict[int, _Kernel] = {}
+        recomputed: dict[int, _Kernel] = {}
         for kernel in kernels:
             for storage in sorted(kernel.made):
                 others = [op for op in readers[storage] if kernel_of.get(op.number) is not kernel]
                 if not others and readers[storage]:
                     self._dropped.add(storage)
-                elif others and self._is_large(storage, kernel) and all(_makes_again(op, kernel) for op in others):
+                elif others and self._is_large(storage, kernel) and all(_recomputes(op, kernel) for op in others):
                     self._dropped.add(storage)
-                    again[storage] = kernel
+                    recomputed[storage] = kernel
                 else:
                     kernel.writes[storage] = self._bytes(storage)
         for kernel in kernels:
             for op in kernel.ops:
-                self._read(kernel, op, op.reads, again)
+                self._read(kernel, op, op.reads, recomputed)
 
     def _is_large(self, storage: int, kernel: _Kernel) -> bool:
         sources = sum(min(self._bytes(source), _largest(op)) for op in kernel.ops for source in op.reads)
         return self._bytes(storage) > MAX_KEPT_SHARE * sources / max(len(kernel.ops), 1)
 
-    def _read(self, kernel: _Kernel, op: _Op, storages: Iterable[int], again: Mapping[int, _Kernel]) -> None:
+    def _read(self, kernel: _Kernel, op: _Op, storages: Iterable[int], recomputed: Mapping[int, _Kernel]) -> None:
         made = kernel.made
         for storage in storages:
             if storage in made:
                 continue
-            maker = again.get(storage)
+            maker = recomputed.get(storage)
             if maker is not None and maker is not kernel:
                 for source in maker.ops:
-                    self._read(kernel, source, (s for s in source.reads if s not in maker.made), again)
+                    self._read(kernel, source, (s for s in source.reads if s not in maker.made), recomputed)
                 continue
             size = min(self._bytes(storage), _largest(op))
             kernel.reads[storage] = max(kernel.reads.get(storage, 0), size)
@@ -249,9 +249,9 @@ class _Fusion:
     def _write(self, kernel: _Kernel) -> None:
         """Puts one launch in the place of a kernel's ops."""
         last = kernel.ops[-1]
-        self._gone.update(op.number for op in kernel.ops[:-1])
-        if not kernel.writes:  # of what the backward makes again
-            self._gone.add(last.number)
+        self._removed.update(op.number for op in kernel.ops[:-1])
+        if not kernel.writes:  # the backward recomputes all of it
+            self._removed.add(last.number)
             return
         name = FUSED_SOFTMAX if any(_has_long_rows(op.signature) for op in kernel.ops) else FUSED
         dims = tuple((size,) for size in kernel.reads.values())
@@ -271,11 +271,11 @@ class _Fusion:
 
     def _renumbered(self) -> RankRecording:
         old = self._recording
-        kept = [number for number in range(len(old.events)) if number not in self._gone]
+        kept = [number for number in range(len(old.events)) if number not in self._removed]
         new_of, at = [], 0
         for number in range(len(old.events) + 1):
             new_of.append(at)
-            at += number < len(old.events) and number not in self._gone
+            at += number < len(old.events) and number not in self._removed
         events = [_moved(self._events.get(number, old.events[number]), new_of) for number in kept]
         storages = [
             self._life(number, life, new_of) for number, life in enumerate(old.storages) if number not in self._dropped
@@ -295,8 +295,8 @@ class _Fusion:
         )
 
 
-def _makes_again(op: _Op, kernel: _Kernel) -> bool:
-    """Whether an op is of a backward, and so may make again what a kernel of a forward made."""
+def _recomputes(op: _Op, kernel: _Kernel) -> bool:
+    """Whether an op of the other phase may fuse with a kernel, and so recompute what the kernel computes."""
     return not op.is_kept and op.key[1] != kernel.ops[0].key[1]
 
 
@@ -304,8 +304,8 @@ def _largest(op: _Op) -> int:
     """Returns the most bytes that an op reads of one storage."""
     if plain_name(op.signature.op) in GATHERS:
         return sum(_output_bytes(output) for output in op.signature.outputs)
-    given = [tensor.bytes for tensor in tensors(op.signature.inputs) if tensor is not None]
-    return max([*given, *(_output_bytes(output) for output in op.signature.outputs)], default=0)
+    sizes = [tensor.bytes for tensor in tensors(op.signature.inputs) if tensor is not None]
+    return max([*sizes, *(_output_bytes(output) for output in op.signature.outputs)], default=0)
 
 
 def _has_long_rows(signature: Signature) -> bool:
@@ -319,7 +319,7 @@ def _output_bytes(output: TensorShape) -> int:
 
 
 def _sink(ops: Sequence[_Op]) -> None:
-    """Moves ops to the kept ops that they must wait for anyway: where all that reads them does."""
+    """Moves each op after the kept ops that all its readers wait for, so that it can fuse with them."""
     readers: dict[int, list[_Op]] = defaultdict(list)
     for op in reversed(ops):
         following = [reader for storage in op.writes for reader in readers[storage]]

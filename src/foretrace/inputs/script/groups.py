@@ -1,7 +1,7 @@
-"""Process groups of recordings as communicators, and what they tell about the mesh.
+"""Turns the process groups of recordings into communicators and a mesh.
 
-Recordings of several ranks meet in a communicator where they have the same group: the same axis, and the same groups
-of all ranks, made as the n-th of such groups.
+Recordings of several ranks share a communicator if they have the same group: the same axis, the same groups of all
+ranks, and the same position among identical groups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORLD: Final = "world"
 
 
 def axis_word(group: Group, collective: Collective, world: int) -> str:
-    """Returns the word that reports use for the time spent in a group: that of an axis where its name tells one.
+    """Returns the name that reports give to the time spent in a group: its axis, if the name of the group tells it.
 
     The default group carries gradients, unless two of its ranks transfer something, as stages of a pipeline do.
     """
@@ -138,7 +138,7 @@ class JobGroups:
         return [group for group in sorted(self._peers[recording]) if not self._is_translated(recording, group)]
 
     def _is_translated(self, recording: int, group: int) -> bool:
-        """Whether the partners of ranks are those at the same places among the ranks of another recording.
+        """Whether the partners of ranks are at the same positions among the ranks of another recording.
 
         It is so in a group that holds several ranks of this recording, such as that of all ranks, where every partner
         is another recording's rank.
@@ -184,8 +184,7 @@ def _positions(group: Group) -> dict[int, int]:
 
 
 def tokens_per_step(recordings: Sequence[RankRecording], mesh: Mesh) -> float | None:
-    """Returns the tokens of a step over all ranks; None where the groups do not tell which ranks have data of their
-    own, as data-parallel ones do, or parts of the same sequences."""
+    """Returns the tokens of a step over all ranks; None if the groups do not tell which ranks have own data."""
     tokens = max(recording.tokens for recording in recordings)
     sizes = {
         axes[0]: len(group.ranks)
@@ -202,7 +201,7 @@ _DENSE: Final = ("tp", "cp", "dp", "pp")
 
 
 def mesh_of(recordings: Sequence[RankRecording]) -> Mesh:
-    """Returns the mesh whose groups those of the recordings are; all ranks along dp where they are of no mesh."""
+    """Returns the mesh that has the groups of the recordings; a mesh of dp alone if no mesh has them."""
     world = recordings[0].world
     sizes: dict[str, int] = {}
     strides: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Defines the time that the host takes to issue what a script runs."""
+"""Estimates the time that the host takes to issue the ops of a script."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from foretrace.inputs.torch_ops.multi_tensor import LISTS
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """Seconds of the host for each thing that it does.
+    """Seconds that the host takes for each kind of work.
 
     The values follow from non-negative least squares on relative errors over whole steps of 21 scripts that the host
     limits, measured on virtual servers with an H200 (`benchmarks/truth/h200_scripts.jsonl`). The mean error is 13 %,
     and 16 % for a script that is left out of the fit. Two such servers differ by up to 44 % for one script, and two
-    runs on one server by up to 42 %: a host may well be as much faster or slower (see `pace`). Views, further kernels,
-    lists and waits were given, from bare launches of PyTorch's C++ code; compiled regions are fitted by themselves.
-    Reads are lower than in the fit, since a step also waits for the kernels before each.
+    runs on one server by up to 42 %: a host may be faster or slower by as much (see `pace`). The values of views,
+    further kernels, lists and waits come from bare launches of PyTorch's C++ code. Those of compiled regions were
+    fitted separately. Reads are lower than in the fit, since a step also waits for the kernels before each read.
 
     Attributes:
         launch_s: For an op that launches kernels, its node of the autograd graph included.
@@ -30,8 +30,8 @@ class HostCosts:
         listed_tensor_s: The same op for each tensor of its first list.
         call_s: For a collective or a transfer.
         copy_s: For a copy between host and device.
-        read_s: For reading a value of the device, such as a count: the copy, and waking up after it.
-        wait_s: For waking up after another wait for the device.
+        read_s: For reading a value from the device, such as a count: the copy, and the wake-up after it.
+        wait_s: For the wake-up after any other wait for the device.
     """
 
     launch_s: float = 13.5e-6
@@ -46,43 +46,43 @@ class HostCosts:
     read_s: float = 550e-6
     wait_s: float = 250e-6
 
-    def work_s(self, work: HostEffort) -> float:
+    def effort_s(self, effort: HostEffort) -> float:
         """Returns the seconds of what the host did between two events."""
-        return work.views * self.view_s + work.calls * self.python_s
+        return effort.views * self.view_s + effort.calls * self.python_s
 
 
 def host_s(event: Event, signature: Signature | None, costs: HostCosts, kernels: int = 1) -> float:
     """Returns the seconds that the host takes for an event and for what it did since the event before.
 
     Args:
-        event: What the host issued; waits take their time after they end.
+        event: What the host issued. The time of a wait is that after its end.
         signature: The op of a launch.
-        costs: What each thing takes.
+        costs: The seconds of each kind of work.
         kernels: The kernels that the host launches for an op.
     """
     if isinstance(event, HostWait):
         return costs.wait_s
     if isinstance(event, IssuedCall):
-        return costs.call_s + costs.work_s(event.host)
+        return costs.call_s + costs.effort_s(event.host)
     if isinstance(event, HostCopy):
         own_s = costs.read_s if event.to_host and event.blocking else costs.copy_s
-        return own_s + costs.work_s(event.host)
+        return own_s + costs.effort_s(event.host)
     if not isinstance(event, KernelLaunch):
         return 0.0
     own_s = costs.launch_s if signature is None else _op_s(event, signature, costs, kernels)
-    return own_s + costs.work_s(event.host)
+    return own_s + costs.effort_s(event.host)
 
 
 def _op_s(event: KernelLaunch, signature: Signature, costs: HostCosts, kernels: int) -> float:
     """Returns the seconds of an op that launches kernels."""
-    if tensors := _listed(signature):
+    if tensors := _listed_tensors(signature):
         return costs.list_op_s + tensors * costs.listed_tensor_s
     if event.region:
         return costs.compiled_s
     return costs.launch_s + max(kernels - 1, 0) * costs.kernel_s
 
 
-def _listed(signature: Signature) -> int:
+def _listed_tensors(signature: Signature) -> int:
     """Returns the tensors in the first list of an op over lists; 0 for other ops."""
     op = plain_name(signature.op)
     dims = signature.inputs.dims[0] if signature.inputs.dims else ()

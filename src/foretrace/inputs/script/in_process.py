@@ -1,7 +1,7 @@
 """Traces code of the calling process: a block of a script, or a function that makes a step.
 
 with foretrace.trace(world=1024) as traced:
-    main()  # or whatever trains with PyTorch
+    main()  # trains with PyTorch
 answer = foretrace.simulate(traced.program(), foretrace.Machine("h100-dgx"))
 """
 
@@ -28,8 +28,8 @@ State = TypeVar("State")
 class ScriptTrace:
     """A context manager that simulates a GPU for what runs within it, and records that.
 
-    After the block nothing of the process stays changed. The block ends early, and quietly, where another step begins
-    after the last one that is to be recorded.
+    All changes to the process are undone after the block. The block ends early, without an error, if a step begins
+    after the last step to record.
 
     Attributes:
         rank: The rank that the block runs as.
@@ -94,7 +94,7 @@ class ScriptTrace:
 
     @property
     def recording(self) -> RankRecording:
-        """What was recorded: the steps that were asked for, or the last one where fewer were made."""
+        """What was recorded: the steps to record, or the last step if the block ran fewer."""
         if self._recording is None:
             raise UsageError("usage", "nothing is recorded before the block has ended")
         return self._recording
@@ -104,7 +104,7 @@ class ScriptTrace:
 
         Args:
             title: The title of the program.
-            pace: By how much the time of the host is multiplied.
+            pace: The factor on the seconds of the host.
 
         Raises:
             InputError: The recording fails a check, such as a step without a backward.
@@ -138,7 +138,8 @@ def trace(
         unknown: What stands for numbers that only a GPU knows; None: code that decides by one is refused.
         routing: How tokens choose experts: `balanced`, `zipf:1.2` or the path of a file.
     """
-    options = ScriptOptions(world=world, trace_ranks=(rank,), steps=steps, routing=routing, unknown=unknown)  # type: ignore[arg-type]
+    recorded = (steps, steps) if isinstance(steps, int) else steps
+    options = ScriptOptions(world=world, trace_ranks=(rank,), steps=recorded, routing=routing, unknown=unknown)
     check_whole("gpus_per_node", gpus_per_node, 1)
     assert options.steps is not None, "steps were given"
     return ScriptTrace(world, rank, gpus_per_node, options.steps, unknown, routing)
@@ -155,11 +156,11 @@ def trace_step(
     unknown: float | None = None,
     routing: str = "balanced",
 ) -> ScriptTrace:
-    """Traces a step that a function makes.
+    """Traces a step that a function runs.
 
     Args:
-        build: Makes the model, the optimizer and whatever else a step needs, and returns it.
-        step: Makes a step, up to the optimizer's, of what `build` returned.
+        build: Returns the model, the optimizer and all else that a step needs.
+        step: Runs a step on what `build` returned, up to and including that of the optimizer.
         world: Ranks of the job.
         rank: The rank that they run as.
         gpus_per_node: GPUs of a node.

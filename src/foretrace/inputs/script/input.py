@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 ENDING: Final = ".py"
 GPUS_PER_NODE: Final = 8
 """GPUs of a node, where no cluster says it."""
-MAX_EXPONENT: Final = 10.0
-"""The exponent of Zipf's law beyond which one expert gets all tokens."""
 MAX_BYTES: Final = 16 << 20
 """The largest script that is read."""
 
@@ -35,8 +33,8 @@ MAX_BYTES: Final = 16 << 20
 class ScriptInput(Input):
     """A script that trains with PyTorch.
 
-    The script runs, in processes of its own, when its program is asked for and the number of its GPUs is given; never
-    before. Inputs made of each other by `with_options` share what was traced.
+    The script runs in processes of its own, and only if its program is asked for and the number of GPUs is given.
+    Copies by `with_options` share what was traced.
     """
 
     kind: ClassVar[str] = "script"
@@ -52,7 +50,7 @@ class ScriptInput(Input):
 
     @classmethod
     def recognises(cls, paths: Sequence[GivenPath]) -> bool:
-        """Takes files called `.py`; a pattern or a folder never names a script."""
+        """Recognises files that end in `.py`, unless a pattern or a folder selects them."""
         return paths[0].path.suffix == ENDING and not paths[0].is_many
 
     @classmethod
@@ -156,7 +154,7 @@ class ScriptInput(Input):
         return self._traced[request]
 
     def _check_steps(self, recording: RankRecording) -> None:
-        """Raises an error where a script makes fewer steps than were asked for; by default its last one is taken."""
+        """Raises an error if a script runs fewer steps than the options name. Without them its last step counts."""
         if self.options.steps is None:
             return
         first, last = self.options.steps

@@ -68,7 +68,7 @@ class ScriptInventory:
     torch_version: str
     steps: tuple[int, int]
     step_count: int
-    """How many steps of the script a step of the program is: more than 1 where they differ."""
+    """How many steps of the script a step of the program has: more than 1 if they differ."""
     tokens_per_step: float | None
     ops: int
     roles: tuple[TracedRole, ...]

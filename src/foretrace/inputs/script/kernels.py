@@ -18,7 +18,7 @@ _MAX_LISTED: Final = 12
 def kernels_of_signature(signature: Signature) -> tuple[tuple[int, Kernel], ...]:
     """Returns what an op computes or moves, each kernel with its count; () for an op of empty tensors.
 
-    An op that is not known is one pass over its tensors: every input is read and every output is written once.
+    An unknown op is one pass over its tensors: it reads every input and writes every output once.
     """
     outputs = tuple(Tensor(output.dims, output.type, output.strides) for output in signature.outputs)
     return tuple((1, kernel) for kernel in kernels_of(signature.op, signature.inputs, outputs))
@@ -30,7 +30,7 @@ def kernel_texts(recording: RankRecording) -> list[str]:
 
 
 def launch_counts(recording: RankRecording) -> list[int]:
-    """Returns how many kernels the host launches for every signature of a recording; one where C++ launches all."""
+    """Returns how many launches the host issues for every signature of a recording; one for a loop in C++."""
     return [
         sum(
             count * (1 if isinstance(kernel, Stream) and kernel.looped else kernel.launches)

@@ -28,8 +28,11 @@ is 8 MiB on older GPUs."""
 
 @dataclass(slots=True)
 class HostMemory:
-    """What the host allocates before and releases after each of its ops, in bytes by category, and what it holds when
-    the step begins."""
+    """The memory that the host allocates before and releases after each of its ops, and holds when the step begins.
+
+    All are bytes by category: `resident` at the beginning of the step, `allocated` and `released` by the number of an
+    event.
+    """
 
     resident: dict[str, int] = field(default_factory=dict)
     allocated: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -64,14 +67,14 @@ def host_memory(recording: RankRecording, window: StepWindow, op_after: Callable
         if allocated:
             _add(memory.allocated[op_after(storage.allocated)], category, size)
         if window.first < storage.released <= window.end:
-            # Something that an op allocates and releases again is held during the op.
+            # Memory that an op both allocates and releases is held while it runs.
             held_by = op_after(storage.allocated if allocated else window.first)
             _add(memory.released[max(before[storage.released], held_by)], category, size)
     return memory
 
 
 def workspace_bytes(recording: RankRecording) -> int:
-    """Returns what cuBLAS holds: a workspace for the script's thread, and one for that of the autograd engine."""
+    """Returns the bytes that cuBLAS holds: a workspace for the script's thread, and one for the autograd engine's."""
     multiplies = {
         number for number, signature in enumerate(recording.signatures) if plain_name(signature.op) in FACTORS
     }
@@ -85,7 +88,7 @@ def workspace_bytes(recording: RankRecording) -> int:
 
 
 def is_held(storage: StorageLife, event: int) -> bool:
-    """Whether a storage is there before an event and what its op allocates."""
+    """Whether a storage exists before an event and before what its op allocates."""
     return storage.allocated < event and not 0 <= storage.released <= event
 
 
@@ -95,7 +98,7 @@ def peak_bytes(recording: RankRecording) -> int:
 
 
 def peak_by_category(recording: RankRecording) -> dict[Category, int]:
-    """Returns the bytes of each category at the moment at which the allocator first holds most."""
+    """Returns the bytes of each category when the allocator first holds most."""
     window = window_of(recording)
     held = dict.fromkeys(Category, 0)
     held[Category.BUFFERS] = workspace_bytes(recording)
@@ -114,8 +117,8 @@ def peak_by_category(recording: RankRecording) -> dict[Category, int]:
 
 
 _RELEASES, _ALLOCATES, _RELEASES_OWN = range(3)
-"""Between two events the host releases what it no longer needs, then the op of the next event allocates, and last it
-releases what it needed only within."""
+"""The turns of changes between two events: releases, allocations by the op of the next event, and releases of what
+that op needs only while it runs."""
 
 
 def _changes(recording: RankRecording, window: StepWindow) -> Iterator[tuple[int, int, int, Category]]:

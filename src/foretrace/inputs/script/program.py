@@ -32,8 +32,8 @@ def program_of(
         recordings: What one or more ranks issued.
         stands_for: The ranks that behave as each recorded rank, that one included; all ranks of the world together.
         title: The title of the program.
-        pace: By how much the time of the host is multiplied.
-        costs: What the host takes; None for the usual values.
+        pace: The factor on the seconds of the host.
+        costs: The seconds of the host; None for the default values.
 
     Raises:
         InputError: Ranks are missing or listed twice, no step was recorded, or ranks that meet do not agree.

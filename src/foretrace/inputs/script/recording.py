@@ -1,7 +1,7 @@
-"""What one rank of a traced script issued, in the order of its host.
+"""Describes what one rank of a traced script issued, in the order of its host.
 
-The tracer writes a `RankRecording` in the process that runs the script; everything else reads it there or elsewhere,
-and needs no PyTorch. Sizes are those of the rank: shapes of its local tensors, bytes of its own calls.
+The tracer writes a `RankRecording` in the process that runs the script. Its readers need no PyTorch. Sizes are those
+of the rank: shapes of its local tensors, bytes of its own calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_STREAM = 0
 
 
 class TensorShape(NamedTuple):
-    """One tensor that an op returned; types have the names that PyTorch's profiler gives them."""
+    """A tensor that an op returned. Its type has the name that PyTorch's profiler gives it."""
 
     dims: tuple[int, ...]
     type: str
@@ -27,7 +27,7 @@ class TensorShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """An op with everything that decides what its kernels do; many events share one.
+    """An op with everything that decides what its kernels do. Many launches share a signature.
 
     Attributes:
         op: Its name: "aten::mm".
@@ -55,10 +55,10 @@ class Place(NamedTuple):
 
 
 class HostEffort(NamedTuple):
-    """What the host did since the event before, besides launching.
+    """What the host did between the event before and this one.
 
     Attributes:
-        views: Ops that launch nothing: views, and what only reads metadata.
+        views: Ops that launch nothing: views, and ops that only read metadata.
         calls: Calls of Python functions by the script and by PyTorch.
     """
 
@@ -69,8 +69,15 @@ class HostEffort(NamedTuple):
 class KernelLaunch(NamedTuple):
     """An op that runs kernels on a stream.
 
-    `region` is 0 for eager ops, else the number of the compiled region. `reads` and `writes` are the storages it
-    touches, by their number in `RankRecording.storages`; they are recorded in compiled regions only.
+    Attributes:
+        signature: The number of its signature in `RankRecording.signatures`.
+        stream: The stream on which its kernels run.
+        place: Where in the step it was issued.
+        host: What the host did before.
+        region: The number of the compiled region; 0 for eager ops.
+        reads: The storages that it reads, by their number in `RankRecording.storages`. They are recorded in compiled
+            regions only.
+        writes: The storages that it writes, likewise.
     """
 
     signature: int
@@ -83,7 +90,7 @@ class KernelLaunch(NamedTuple):
 
 
 class HostCopy(NamedTuple):
-    """A copy between host and device memory. A blocking one makes the host wait for its end."""
+    """A copy between host and device memory. The host waits for the end of a blocking copy."""
 
     bytes: int
     to_host: bool
@@ -101,14 +108,15 @@ class IssuedCall(NamedTuple):
         name: The function of torch.distributed: "all_gather_into_tensor".
         group: The number of its group in `RankRecording.groups`.
         bytes: Its bytes as `cost.network` counts them: the whole buffer, or what a rank gives to an all-to-all.
-        dtype: The type of its elements, with the profiler's name.
+        dtype: The type of its elements, by the name that the profiler gives it.
         stream: The stream that was current when it was issued.
         own_stream: Whether it runs on the group's own stream (asynchronous calls), rather than on `stream`.
         place: Where in the step it was issued.
         host: What the host did before.
         sends: Pairs of a member's position in the group and the bytes to it: of an all-to-all where they differ, of an
             exchange for each rank that it sends to. Empty otherwise.
-        peer: The global rank at the other end of a transfer, or the root of a broadcast, reduce, gather or scatter; -1.
+        peer: The global rank at the other end of a transfer, or the root of a broadcast, reduce, gather or scatter; -1
+            otherwise.
         to_peer: Whether a transfer is sent, rather than received.
         receives_from: The global ranks from which an exchange receives.
         tag: The tag of a transfer.
@@ -134,7 +142,7 @@ class IssuedCall(NamedTuple):
 
 
 class CallWait(NamedTuple):
-    """A stream waits for a call, given by the number of its event. A host wait (`by_host`) holds up the host itself."""
+    """A wait of a stream, or of the host itself (`by_host`), for a call, given by the number of its event."""
 
     call: int
     stream: int
@@ -142,7 +150,7 @@ class CallWait(NamedTuple):
 
 
 class StreamWait(NamedTuple):
-    """What is issued to `stream` from now on waits for what was issued to `other` before the event number `until`."""
+    """A wait of what is issued to `stream` from now on for what was issued to `other` before the event `until`."""
 
     stream: int
     other: int
@@ -150,12 +158,12 @@ class StreamWait(NamedTuple):
 
 
 class HostWait(NamedTuple):
-    """The host waits for what was issued to these streams before the event number `until`; no streams: to all."""
+    """A wait of the host for what was issued to `streams` (empty: to all streams) before the event `until`."""
 
     streams: tuple[int, ...]
     until: int
     reason: str
-    """What made it wait: "synchronize", "item", "event"."""
+    """What made the host wait: "synchronize", "event"."""
 
 
 Event: TypeAlias = KernelLaunch | HostCopy | IssuedCall | CallWait | StreamWait | HostWait
@@ -163,11 +171,17 @@ Event: TypeAlias = KernelLaunch | HostCopy | IssuedCall | CallWait | StreamWait 
 
 
 class StorageLife(NamedTuple):
-    """Device memory from its allocation to its release, each given as the number of the next event; -1 where it was
-    there before the first event, or was not released.
+    """Device memory from its allocation to its release.
 
-    An op allocates its outputs before its own launch: they have the number of that launch, and so have both ends of
-    memory that an op needs only within. Between two events, what is released comes before what is allocated.
+    Both are the number of the next event. An op allocates its outputs before its own launch, so that `allocated` is the
+    number of that launch. Memory that an op needs only while it runs is also released at that number. Between two
+    events, releases come before allocations.
+
+    Attributes:
+        bytes: Its size as PyTorch asks for it.
+        allocated: The event before which it was allocated; -1 if that was before the first event.
+        released: The event before which it was released; -1 if it was not released.
+        category: What it holds.
     """
 
     bytes: int
@@ -183,8 +197,7 @@ class Group:
     Attributes:
         axis: The name of its axis, as the script's mesh or group description has it, else "world" or "group N".
         ranks: Its ranks, in order.
-        all_groups: The groups of all ranks that were made together with it, this one included: they partition the
-            ranks that take part.
+        all_groups: All groups that were made together with it, itself included. They share no rank.
     """
 
     axis: str
@@ -207,12 +220,11 @@ class RankRecording:
         groups: Process groups that calls refer to.
         streams: Names of streams; the first is the default one.
         storages: Device memory.
-        parameters: Elements of all parameters of this rank that require gradients.
-        whole_parameters: The same of the whole model, before it was divided among ranks.
-        tokens: Integers per step that entered the model as its input: tokens of this rank; 0 where it has none.
+        parameters: Elements of the parameters of this rank that its optimizers update.
+        whole_parameters: Elements of the same parameters before they were divided among ranks.
+        tokens: Tokens of this rank in a step: the integers that are the input of its model. 0 where it has none.
         torch_version: The version of PyTorch that ran the script.
-        diagnostics: What was guessed, replaced or left out.
-        output: What the script printed.
+        diagnostics: What was assumed, replaced or left out.
     """
 
     rank: int
@@ -230,4 +242,3 @@ class RankRecording:
     tokens: int = 0
     torch_version: str = ""
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    output: str = ""

@@ -1,4 +1,4 @@
-"""Finds which ranks of a script differ, and which of those that were traced each rank behaves as.
+"""Finds the ranks of a script to trace, and the traced rank that each rank behaves as.
 
 The first and the last rank are traced, and the ranks that they exchange messages with: the stages of a pipeline. Where
 experts get different numbers of tokens, all ranks that share them are traced too. Every other rank behaves as the
@@ -20,10 +20,10 @@ from foretrace.inputs.script.recording import Group, IssuedCall, KernelLaunch, R
 from foretrace.program.columns import ONE_TO_ONE, Collective
 
 MAX_UNEVEN: Final = 64
-"""Ranks that share experts unevenly and are traced one by one."""
+"""The most ranks of a group with uneven experts that are each traced."""
 
 UNEVEN: Final = 1.05
-"""The largest part of an all-to-all over the mean from which on ranks are taken to differ."""
+"""The ratio of the largest part of an all-to-all to the mean above which ranks are taken to differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class TracedJob:
 
 
 def partners(recordings: Iterable[RankRecording]) -> set[int]:
-    """Returns the ranks that are traced, and those that must be traced with them."""
+    """Returns the traced ranks and those that must be traced with them."""
     ranks: set[int] = set()
     for recording in recordings:
         ranks.add(recording.rank)
@@ -60,7 +60,7 @@ def with_roles(recordings: tuple[RankRecording, ...], world: int) -> TracedJob:
     """Finds for which ranks each recording stands, and fuses compiled regions.
 
     Raises:
-        InputError: It does not follow from the groups.
+        InputError: The groups do not tell which traced rank each rank behaves as.
     """
     recordings = tuple(fused(recording) for recording in recordings)
     if len(recordings) == world:
@@ -91,11 +91,11 @@ def _reached(by_rank: dict[int, RankRecording], first: int) -> set[int]:
 
 
 def _roles(traced: Sequence[RankRecording], world: int) -> Longs:
-    """Returns the traced rank that each rank behaves as, by its positions in the groups that tell them apart."""
+    """Returns the traced rank that each rank behaves as, by its positions in the groups that distinguish them."""
     if len(traced) == 1:
         return np.full(world, traced[0].rank, dtype=np.int64)
     keys = np.zeros(world, dtype=np.int64)
-    for group in _telling(traced):
+    for group in _distinguishing_groups(traced):
         position = np.full(world, -1, dtype=np.int64)
         for members in group.all_groups:
             position[list(members)] = np.arange(len(members))
@@ -112,7 +112,7 @@ def _roles(traced: Sequence[RankRecording], world: int) -> Longs:
     return role_of
 
 
-def _telling(traced: Sequence[RankRecording]) -> Iterator[Group]:
+def _distinguishing_groups(traced: Sequence[RankRecording]) -> Iterator[Group]:
     """Yields the groups within which the traced ranks differ, each of a kind once."""
     ranks = {recording.rank for recording in traced}
     seen: set[tuple[tuple[int, ...], ...]] = set()
@@ -153,5 +153,5 @@ def _differing(rank: int, role: int) -> Diagnostic:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Returns "rank 0", "ranks 0, 4", "ranks 0, 1, 2, 3, …"."""
-    some = ", ".join(map(str, ranks[:4]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {some}{', …' if len(ranks) > 4 else ''}"
+    first = ", ".join(map(str, ranks[:4]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {first}{', …' if len(ranks) > 4 else ''}"

@@ -1,4 +1,4 @@
-"""The policy by which tokens of a traced script choose experts, which depends on values that only a GPU knows.
+"""States the policy by which tokens of a traced script choose experts.
 
 `balanced` gives every expert the same share, `zipf:S` shares in proportion to 1 / rank**S, and a file has a line of
 shares for each router, in the order in which routers run.
@@ -23,7 +23,7 @@ MAX_SHARE: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The share of tokens that each expert gets: of every router, or by the exponent of Zipf's law (0: balanced)."""
+    """The share of tokens that each expert gets: stated for each router, or by Zipf's law (exponent 0: balanced)."""
 
     exponent: float = 0.0
     shares: tuple[tuple[float, ...], ...] = ()
@@ -81,8 +81,8 @@ def _shares(words: list[str], where: str) -> tuple[float, ...]:
 def chosen_experts(shares: Floats, rows: int, picks: int) -> Longs:
     """Returns the experts that each of `rows` tokens chooses: `picks` different ones, [rows, picks].
 
-    Shares are met as closely as whole tokens allow. Systematic sampling spreads each expert's tokens evenly: points at
-    equal distances on a line of `picks` on which expert e has a length of `picks` times its share, at most 1.
+    Whole tokens approximate the shares. Systematic sampling spreads the tokens of each expert evenly. It takes points
+    at equal distances on a line of length `picks`, of which expert e covers `picks` times its share, at most 1.
     """
     lengths = _capped(shares * picks)
     edges = np.cumsum(lengths)

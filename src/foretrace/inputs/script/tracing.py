@@ -28,7 +28,7 @@ MIN_TORCH: Final = (2, 11)
 MAX_SHOWN_LINES: Final = 20
 """Lines of what a failed script printed that are shown."""
 MAX_AT_ONCE: Final = 4
-"""Ranks that are traced at once on each core, where they do not wait for each other."""
+"""Ranks that are traced at once on each core, unless they wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TraceRequest:
         gpus: GPUs of a node.
         ranks: Ranks to trace; None: those that differ.
         steps: The numbers of the first and the last step to record, from 0.
-        unknown: What stands for numbers that only a GPU knows; None: the script may not decide by them.
+        unknown: The number that stands for numbers that only a GPU knows; None: a script that needs one is refused.
         routing: How tokens choose experts.
     """
 
@@ -60,8 +60,8 @@ def trace_script(request: TraceRequest) -> TracedJob:
     """Traces the roles of a script.
 
     Raises:
-        InputError: The script fails, or cannot be traced; its own traceback goes to stderr. Or PyTorch is missing, or
-            this process works on what somebody else asks.
+        InputError: The script fails (its own traceback goes to stderr) or cannot be traced, PyTorch is missing, or this
+            process answers requests of others.
     """
     if is_restricted():
         raise InputError("script-not-run", "scripts of others are not run", where=request.script)
@@ -113,7 +113,7 @@ def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> d
         except BaseException:
             _end(process)
             raise
-    _raise_first(folder)
+    _raise_first_error(folder)
     traced = {}
     for path in folder.glob("rank-*.recording"):
         rank = int(path.stem.removeprefix("rank-"))
@@ -136,24 +136,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _raise_first(folder: Path) -> None:
+def _raise_first_error(folder: Path) -> None:
     """Raises the error of the lowest rank that failed, after its traceback."""
     paths = sorted(folder.glob("rank-*.error"), key=lambda path: int(path.stem.removeprefix("rank-")))
     errors = [{"rank": path.stem.removeprefix("rank-"), **json.loads(path.read_text())} for path in paths]
-    # What fails because another rank failed says less.
+    # A rank that fails only because another did does not tell the reason.
     errors.sort(key=lambda error: error["code"] == "needs-other-rank")
     if not errors:
         return
     first: dict[str, Any] = errors[0]
     if first["code"] == "script-failed":
-        _say_end(folder / f"rank-{first['rank']}.out")
-    if "  File " in first["traceback"]:  # else no line of the script is to blame
+        _show_last_lines(folder / f"rank-{first['rank']}.out")
+    if "  File " in first["traceback"]:  # otherwise the traceback has no line of the script
         say(first["traceback"].rstrip())
     raise InputError(first["code"], first["message"], where=first["where"], hint=first["hint"])
 
 
-def _say_end(path: Path) -> None:
-    """Says on stderr what a script printed last."""
+def _show_last_lines(path: Path) -> None:
+    """Writes the last lines that a script printed to stderr."""
     text = path.read_text(errors="replace") if path.exists() else ""
     for line in text.rstrip().splitlines()[-MAX_SHOWN_LINES:]:
         say(line)

@@ -16,8 +16,8 @@ class StepWindow:
     Attributes:
         first: The first event.
         end: The event after the last one.
-        period: By how many events the same event of the round before lies earlier.
-        steps: How many steps of the script the events are.
+        period: The distance to the same event of the round before, in events.
+        steps: How many steps of the script the window has.
     """
 
     first: int
@@ -49,7 +49,7 @@ def window_of(recording: RankRecording) -> StepWindow:
 
 
 def _shifted(events: Sequence[Event], first: int) -> list[Event]:
-    """Returns events with the numbers of others counted from the first."""
+    """Returns events in which references to other events are relative to `first`."""
     return [_counted_from(first, event) for event in events]
 
 

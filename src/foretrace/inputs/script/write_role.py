@@ -1,7 +1,7 @@
 """Writes the recorded step of a rank as ops of a role: the host and every stream as a lane, waits as dependencies.
 
-The host runs its ops one after the other. What it launches on a stream waits for the launch and for the stream, whose
-*frontier* is what everything issued to it later waits for: its last op, and what it was made to wait for since.
+The host runs its ops one after the other. An op on a stream waits for its launch and for the *frontier* of the stream:
+the last op of the stream, and what the stream was made to wait for since.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from foretrace.program.role import RoleBuilder
 HOST: Final = "host"
 END: Final = "end of step"
 ALLOCATION: Final = "allocation"
-"""What the host does before a wait if it takes memory there without a launch."""
+"""The op of the host for memory that it allocates before a wait, without a launch."""
 
 MAX_QUEUED: Final = 1024
-"""Launches that wait on a device at most; with more, CUDA holds up the host."""
+"""The most launches that wait on a device. With more, CUDA holds up the host."""
 
 Queue: TypeAlias = "tuple[str, int]"
 """A stream, a group's own stream, or a single call, by its number."""
@@ -60,7 +60,7 @@ _Frontier: TypeAlias = "tuple[_Ref, ...]"
 
 @dataclass(slots=True)
 class _History:
-    """The frontiers of a queue, each with the event from which on it is the one."""
+    """The frontiers of a queue, each with the event from which on it holds."""
 
     events: list[int] = field(default_factory=list)
     frontiers: list[_Frontier] = field(default_factory=list)
@@ -77,16 +77,16 @@ class _History:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRole:
-    """What is written as a role.
+    """A recording that is written as a role, and how.
 
     Attributes:
         number: The number of the recording among those of the job.
-        rank: A rank that the role is of; it decides with whom its transfers are.
-        window: The events.
+        rank: A rank of the role, which decides the other ends of its transfers.
+        window: The events to write.
         kernels: The kernels of each signature as text.
         launches: How many kernels the host launches for each signature.
-        costs: What the host takes.
-        pace: By how much the host's time is multiplied.
+        costs: The seconds of the host.
+        pace: The factor on the seconds of the host.
     """
 
     number: int
@@ -99,10 +99,10 @@ class RecordedRole:
 
 
 class RoleWriter:
-    """Writes the events of one recording into a block, and what reaches into the next round as links.
+    """Writes the events of one recording into a block, and waits for the round before as links.
 
     Args:
-        recorded: What is written.
+        recorded: The recording and how to write it.
         groups: The communicators of the job.
     """
 
@@ -194,7 +194,7 @@ class RoleWriter:
             self._host = _joined(self._host, (done,))
 
     def _make_room(self) -> None:
-        """Makes the host wait until the device has done so much that another launch can be queued."""
+        """Makes the host wait until the queue of launches has room for another one."""
         done: OpRef | None = None
         while self._queued and self._queued[0][0] <= self._launched + 1 - MAX_QUEUED:
             done = self._queued.popleft()[1]
@@ -244,13 +244,13 @@ class RoleWriter:
         history = self._history(("group", call.group))
         issued = self._history(("stream", call.stream)).before(number)
         after = _joined(issued, history.before(number), launch)
-        ops = tuple(self._way(block, call, way, after) for way in ways)
+        ops = tuple(self._transfer(block, call, way, after) for way in ways)
         history.set(number, ops)
         if not call.own_stream:
             self._hold(number, call.stream, ops)
         return ops
 
-    def _way(self, block: BlockBuilder, call: IssuedCall, way: tuple[int, int, bool], after: _Frontier) -> OpRef:
+    def _transfer(self, block: BlockBuilder, call: IssuedCall, way: tuple[int, int, bool], after: _Frontier) -> OpRef:
         """Writes one transfer of an exchange: its other end, its bytes, and whether it is sent."""
         peer, size, sends = way
         pair = self._pair(call.group, peer, sends)
@@ -339,7 +339,7 @@ class RoleWriter:
     def _awaited(self, wait: HostWait) -> Iterable[Queue]:
         if wait.streams:
             return [("stream", stream) for stream in wait.streams]
-        return [*(("stream", stream) for stream in range(len(self.recording.streams))), *_groups_in(self._queues)]
+        return [*(("stream", stream) for stream in range(len(self.recording.streams))), *_group_queues(self._queues)]
 
     def _between_rounds(self) -> Iterator[tuple[OpRef, OpRef]]:
         """Yields what ops of the next round wait for: (op of this round, op of the next)."""
@@ -354,8 +354,8 @@ class RoleWriter:
     def _end(self, block: BlockBuilder) -> list[tuple[OpRef, OpRef]]:
         """Writes the end of the step on the host, and returns what holds it up in the next round.
 
-        However far it could run ahead, the queue of launches holds a host up: until the first work of the round before
-        has ended on each lane, and of one more before for each lane that another may wait for.
+        The queue of launches bounds how far the host runs ahead. It waits until the first op of the round before has
+        ended on each lane, one round more for each lane that another may wait for.
         """
         after, self._host = self._host, ()
         end = self._add(
@@ -407,7 +407,7 @@ def _joined(*frontiers: _Frontier) -> _Frontier:
     return tuple(dict.fromkeys(ref for frontier in frontiers for ref in frontier))
 
 
-def _groups_in(queues: Iterable[Queue]) -> list[Queue]:
+def _group_queues(queues: Iterable[Queue]) -> list[Queue]:
     return [queue for queue in queues if queue[0] == "group"]
 
 

@@ -83,7 +83,7 @@ def is_list(inputs: Inputs, at: int) -> bool:
 
 
 def _list_type(inputs: Inputs, at: int, assumed: str) -> str:
-    """Kineto says "TensorList" of a list, not of what; PyTorch's execution traces do."""
+    """Returns the type of the tensors in a list. Kineto records "TensorList" without it, execution traces with it."""
     own = inputs.types[at] if at < len(inputs.types) else ""
     words = own.replace("GenericList", "").strip("[]()").split(",")
     named = words[0].removeprefix("Tensor(").rstrip(")")

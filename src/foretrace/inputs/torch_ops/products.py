@@ -31,7 +31,7 @@ CONVOLUTIONS: Final = ("convolution", "convolution_overrideable", "cudnn_convolu
 
 _TRUE: Final = ("True", "true", "1")
 _MASKED: Final = 3
-"""Gradients that a convolution's backward may be asked for: of the input, the weight and the bias."""
+"""Gradients that the backward of a convolution may compute: of the input, the weight and the bias."""
 
 _NVJET: Final = re.compile(r"_([NT])([NT])[NT]$")
 _CUTLASS: Final = re.compile(r"_([nt])([nt])(?:_|$|>|n?_align)")
@@ -110,12 +110,11 @@ def _grouped(operands: list[Tensor | None]) -> GroupedGemm | None:
 
 
 def convolution(op: str, inputs: Inputs, outputs: Sequence[Tensor]) -> tuple[Kernel, ...]:
-    """Returns the kernels of a convolution (its plain name) as implicit GEMMs; () where its tensors are not those of
-    one.
+    """Returns the kernels of a convolution (its plain name) as implicit GEMMs; () if its tensors are not those of one.
 
-    The rows of its product are the places of the output, the columns the output channels, and the sum runs over a
+    The rows of its product are the places of the output, and the columns are the output channels. The sum runs over a
     window of all input channels of a group. The backward has a product for the gradient of the input and one for that
-    of the weight, as its output mask says. A depthwise convolution is bound by memory.
+    of the weight, as its output mask states. A depthwise convolution is bound by memory.
     """
     backward = op == "convolution_backward"
     operands = [*tensors(inputs)[:3], *([] if backward else outputs[:1])]

@@ -66,7 +66,7 @@ def kernels_of(op_name: str, inputs: Inputs, outputs: tuple[Tensor, ...]) -> tup
 
 
 def is_known(op_name: str) -> bool:
-    """Whether it is known what an op computes or moves, rather than taken to be one pass over its tensors."""
+    """Whether an op has a rule, rather than being taken as one pass over its tensors."""
     op = plain_name(op_name)
     return op in FACTORS or op in _GROUPED or op in SIGNATURES or op in CONVOLUTIONS or is_stream(op)
 
@@ -76,6 +76,6 @@ def _is_in_place(op_name: str) -> bool:
 
 
 def _changed(in_place: bool, inputs: Inputs) -> tuple[Tensor, ...]:
-    """What an op without results changes: its first tensor."""
+    """Returns the tensors that an op without results changes: its first one."""
     given = [tensor for tensor in tensors(inputs) if tensor is not None]
     return tuple(given[:1]) if in_place else ()

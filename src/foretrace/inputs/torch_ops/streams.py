@@ -66,7 +66,7 @@ ONE_PASS: Final = _words(
     "aminmax count_nonzero std_mean weight_norm_interface weight_norm_interface_backward cdist addr outer index_fill "
     "index_copy permute_copy transpose_copy view_copy expand_copy t_copy"
 )
-"""Ops that read all inputs once and write their outputs once, whose outputs alone tell how much that is."""
+"""Ops that read all inputs once and write their outputs once; the sizes of their outputs must be known."""
 
 FACTORIES: Final = _words(
     "zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full scalar_tensor arange linspace eye "
@@ -95,7 +95,7 @@ _BATCH_NORMS: Final = (
 _NORMS: Final = {"rms": "rmsnorm", "layer": "layernorm", "group": "groupnorm"}
 
 PROFILED: Final = 2
-"""Bytes of an element where its width does not change what a kernel takes, or is not known."""
+"""Bytes of an element if its width does not change the time of a kernel, or is not known."""
 
 _INDEX_TYPES: Final = ("long int", "long", "int")
 _INDEX_BYTES: Final = 8
@@ -149,7 +149,7 @@ def zeroed_first(op: str, inputs: Inputs, outputs: Sequence[Tensor]) -> tuple[St
 
 
 def contiguous_first(op: str, inputs: Inputs) -> tuple[Stream, ...]:
-    """Returns the copies of what an op (its plain name) makes contiguous before its own kernel (SoftMax.cu)."""
+    """Returns the copies by which an op (its plain name) makes its inputs contiguous first (SoftMax.cu)."""
     if "softmax" not in op:
         return ()
     given = [tensor for tensor in tensors(inputs) if tensor is not None and not tensor.is_contiguous]
@@ -213,7 +213,7 @@ def _elementwise(op: str, name: str, in_place: bool, given: list[Tensor]) -> Str
 
 
 def _broadcasts_over(operands: list[Tensor], dims: tuple[int, ...]) -> int:
-    """Returns the dimensions that are left of an operation when PyTorch joins those that all operands walk alike."""
+    """Returns how many dimensions remain when PyTorch joins those over which all operands are broadcast identically."""
     if not all(operand.is_contiguous for operand in operands):
         return len(dims)
     shapes = [(1,) * (len(dims) - len(operand.dims)) + operand.dims for operand in operands]
@@ -336,7 +336,7 @@ def _rows_taken(op: str, _: Inputs, given: list[Tensor]) -> Stream | None:
 
 
 def _rows_added(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
-    """Rows, or single elements, added to others by index: their targets are read and written."""
+    """Adds rows, or single elements, to others by index: reads and writes their targets."""
     added = next((tensor for tensor in given[:0:-1] if tensor.type not in _INDEX_TYPES), given[0])
     numbers = sum(tensor.bytes for tensor in given[1:] if tensor.type in _INDEX_TYPES)
     return Stream("add_rows", 2 * added.bytes + numbers, added.full_bytes, rows=added.last, element=added.size)
@@ -363,7 +363,7 @@ def _triton(given: list[Tensor]) -> Stream | None:
 
 
 def _rows_put(_: str, inputs: Inputs, given: list[Tensor]) -> Stream:
-    """index_put: values written where indices say; accumulated ones are sorted by index first, as embeddings' are."""
+    """index_put: writes values at indices. To accumulate, it sorts them by index first, as embeddings do."""
     numbers = sum(tensor.bytes for tensor in listed_tensors(inputs, 1, "long int"))
     values = given[1] if len(given) > 1 else given[0]
     if value(inputs, 3) in ("True", "true", "1"):
@@ -469,4 +469,4 @@ _WITH_OUTPUTS: Final[dict[str, _Rule]] = {
     "fsdp::split_with_sizes_copy": _shards,
     "fsdp::all_gather_copy_in": _shards,
 }
-"""Ops that are known only where their outputs are: the inputs do not tell how much they write."""
+"""Rules for ops whose inputs do not tell how much they write; they apply only where the outputs are known."""
