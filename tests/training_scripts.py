@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.roles import TracedJob, with_roles
 from foretrace.inputs.script.tracing import TraceRequest
 from foretrace.program.columns import Category, Collective, Phase
 from script_recordings import Script, group
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, which runs scripts, is not installed")
 
 SCRIPT = """
 import argparse

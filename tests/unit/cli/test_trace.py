@@ -11,7 +11,7 @@ import pytest
 
 from foretrace.inputs.script import tracing
 from foretrace.inputs.script.routing import Routing
-from training_scripts import Tracer, write_script
+from training_scripts import Tracer, needs_torch, write_script
 from unit.cli.command_line import answer_of, call
 
 ON = ("--cluster", "h100-dgx")
@@ -43,6 +43,7 @@ def traced(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[s
     return dict(json.loads(capsys.readouterr().out))
 
 
+@needs_torch
 def test_a_program_of_a_real_script_simulates_as_the_script(
     script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_program_of_a_real_script_simulates_as_the_script(
     assert saved["peak_memory_bytes"] == role["peak_bytes"] == direct["peak_memory_bytes"]
 
 
+@needs_torch
 def test_a_script_that_crashes_shows_its_own_traceback(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, error, shown = error_of(capsys, "trace", script, "--world", "8", "--ranks", "0", "--", "--mode", "crash")
     assert (code, error["code"]) == (3, "script-failed")
@@ -69,6 +71,7 @@ def test_a_script_that_crashes_shows_its_own_traceback(script: Path, capsys: pyt
     assert "foretrace" not in shown.replace(str(script), "")
 
 
+@needs_torch
 def test_a_script_that_decides_by_a_value_names_the_line(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, error, shown = error_of(
         capsys, "simulate", script, "--gpus", "8", "--trace-ranks", "0", *ON, "--", "--mode", "value"
@@ -78,6 +81,7 @@ def test_a_script_that_decides_by_a_value_names_the_line(script: Path, capsys: p
     assert error["where"] == f"{script}:{line}"
 
 
+@needs_torch
 def test_a_script_that_refuses_its_arguments_says_so(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, error, shown = error_of(capsys, "trace", script, "--world", "8", "--ranks", "0", "--", "--hiden", "4")
     assert (code, error["code"]) == (3, "script-failed")

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foretrace.inputs.script.groups import JobGroups
-from foretrace.inputs.script.host_costs import HostCosts, host_s
+from foretrace.inputs.script.host_costs import HOST_TIMES, HostCosts, host_s
 from foretrace.inputs.script.memory import host_memory
 from foretrace.inputs.script.recording import (
     CallWait,
@@ -134,7 +134,7 @@ class RoleWriter:
     def _event(self, block: BlockBuilder, number: int, event: Event) -> None:
         if not isinstance(event, KernelLaunch | HostCopy | IssuedCall) and (memory := self._memory_of(number)):
             after, self._host = self._host, ()
-            self._add(after, lambda refs: block.host(ALLOCATION, 0.0, after=refs, **memory))
+            self._add(after, lambda refs: block.host(ALLOCATION, 0.0, after=refs, source=HOST_TIMES, **memory))
         if isinstance(event, StreamWait):
             self._hold(number, event.stream, self._issued(("stream", event.other), event.until))
         elif isinstance(event, CallWait):
@@ -168,7 +168,12 @@ class RoleWriter:
             return ()
         after, self._host = self._host, ()
         return (
-            self._add(after, lambda refs: block.host(name, takes, after=refs, **memory, **self._facts(event.place))),
+            self._add(
+                after,
+                lambda refs: block.host(
+                    name, takes, after=refs, source=HOST_TIMES, **memory, **self._facts(event.place)
+                ),
+            ),
         )
 
     def _work(
@@ -359,11 +364,14 @@ class RoleWriter:
         """
         after, self._host = self._host, ()
         end = self._add(
-            after, lambda refs: block.host(END, self._resumes_s, after=refs, **self._memory_of(self.window.end))
+            after,
+            lambda refs: block.host(
+                END, self._resumes_s, after=refs, source=HOST_TIMES, **self._memory_of(self.window.end)
+            ),
         )
         first = list(self._first_on.values())
         names = [f"launch queue {place}" for place in range(1, len(first))]
-        places = [block.host(name, 0.0, lane=name) for name in names]
+        places = [block.host(name, 0.0, lane=name, source=HOST_TIMES) for name in names]
         held = [first, *([place] for place in places), [end]]
         return [(before, later) for these, those in pairwise(held) for before in these for later in those]
 

@@ -19,7 +19,7 @@ from foretrace.inputs.script import tracing
 from foretrace.inputs.script.input import ScriptInput
 from foretrace.inputs.script.options import ScriptOptions
 from foretrace.workload.stack import HostPace
-from training_scripts import Tracer, write_script
+from training_scripts import Tracer, needs_torch, write_script
 
 
 @pytest.fixture
@@ -241,6 +241,7 @@ print(foretrace.simulate(traced.program(), "h100-dgx").world_size, traced.record
 """
 
 
+@needs_torch
 def test_code_of_the_calling_process_leaves_nothing_changed(tmp_path: Path) -> None:
     path = write_script(tmp_path, IN_PROCESS)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=os.environ, check=False)
