@@ -9,7 +9,8 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from foretrace.inputs.script.tracer.replacements.groups import CallHandle, GroupBook
+from foretrace.inputs.script.tracer.replacements.groups import GroupBook
+from foretrace.inputs.script.tracer.replacements.process_group import CallHandle
 from foretrace.inputs.script.tracer.storages import META
 
 
