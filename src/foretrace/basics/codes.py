@@ -162,6 +162,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "unsupported-op": "A traced script uses something that cannot be traced.",
         "roles-unknown": "The groups of a script do not tell which traced rank each other rank behaves as.",
         "ranks-filled": "Some ranks of a script were traced, and each stands for other ranks.",
+        "first-step-recorded": "A script ended after its first step, which differs from later ones and was recorded.",
         "ranks-differ": "A traced rank of a script issues other ops or sizes than the rank that should stand for it.",
         "ops-lost": "Ops of a script's step ran on PyTorch's meta device, and are missing from the step.",
         "routing-assumed": "Tokens of a script choose experts by a policy, since only a GPU knows their choice.",

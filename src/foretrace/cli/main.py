@@ -302,6 +302,8 @@ def _outcome(arguments: list[str], document: StringIO | None) -> tuple[int, Fore
         return error.exit_code, error
     except ClickException as error:
         hint = "SimAI's own flags come last, after --" if "--compat" in arguments else None
+        if any(argument.endswith(".py") for argument in arguments) and "--" not in arguments:
+            hint = "arguments of the script itself follow after --"
         return 2, UsageError("usage", error.format_message(), hint=hint)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED, ForetraceError("interrupted", "interrupted")

@@ -56,7 +56,8 @@ def command(
             metavar="FILE...",
             help="A SimAI/AICB workload; Megatron rank traces, or several folders of them that are campaigns of one "
             "job; a PyTorch profiler table, or profiler traces of one or many ranks; a program (.foretrace); a saved "
-            "answer; a model's name or job.yaml. With --compat simai, SimAI's own flags follow after --.",
+            "answer; a model's name or job.yaml; a training script (.py), whose own arguments follow after --. With "
+            "--compat simai, SimAI's own flags follow after --.",
             show_default=False,
         ),
     ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError
 from foretrace.basics.progress import doing
@@ -225,11 +226,17 @@ def _on_one_curve(result: Sweep, first: Outcome, outcome: Outcome) -> bool:
     return all(start == value for name, start, value in pairs if name != SCALED_BY)
 
 
+ARGUMENTS: Final = ("args", "arguments")
+"""The names of an axis that varies the arguments of a script."""
+
+
 def _efficiency(result: Sweep, outcome: Outcome, first: Outcome) -> float | None:
     if not outcome.step_time_s or not first.step_time_s or not outcome.world_size or not first.world_size:
         return None
     if outcome.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
         return outcome.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
+    if any(name in ARGUMENTS for name in result.names):
+        return None  # the arguments of a script may change its work in any way
     work = 1.0
     for name, value, start in zip(result.names, outcome.point, first.point, strict=True):
         if name in ("microbatches", "batch"):

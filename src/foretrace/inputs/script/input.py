@@ -8,14 +8,13 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from foretrace.basics.errors import InputError, UsageError, shortened
+from foretrace.basics.errors import Diagnostic, InputError, UsageError, shortened
 from foretrace.basics.files import GivenPath, is_restricted, read_whole
 from foretrace.inputs.base import Input
 from foretrace.inputs.option_texts import read_count, read_texts
 from foretrace.inputs.script.options import DEFAULT_STEP, ScriptOptions, read_ranks, read_recorded_steps
 
 if TYPE_CHECKING:
-    from foretrace.basics.errors import Diagnostic
     from foretrace.inputs.inventory import Inventory
     from foretrace.inputs.script.recording import RankRecording
     from foretrace.inputs.script.roles import TracedJob
@@ -150,7 +149,8 @@ class ScriptInput(Input):
             job = trace_script(request)
             for recording in job.recordings:
                 self._check_steps(recording)
-            self._traced[request] = job, tuple(check_recordings(job.recordings))
+            warnings = [*self._step_notes(job.recordings[0]), *check_recordings(job.recordings)]
+            self._traced[request] = job, tuple(warnings)
         return self._traced[request]
 
     def _check_steps(self, recording: RankRecording) -> None:
@@ -165,6 +165,23 @@ class ScriptInput(Input):
             )
             hint = "steps count from 0; a step ends where the optimizer has stepped"
             raise InputError("no-such-rank", problem, where=self.title, hint=hint)
+
+    def _step_notes(self, recording: RankRecording) -> list[Diagnostic]:
+        """Returns a warning where the script ended before its second step, so that its first one is recorded."""
+        if self.options.steps is not None or recording.first_step >= DEFAULT_STEP:
+            return []
+        text = (
+            "the script made one step, and a first step differs from later ones: it makes the states of the optimizer "
+            "and other buckets of gradients; let it make two"
+        )
+        return [Diagnostic("warning", "first-step-recorded", text, self.title)]
+
+    def refuse_option(self, name: str) -> UsageError:
+        """Returns the error of an option that scripts do not have, or that is meant for the script itself."""
+        error = super().refuse_option(name)
+        return UsageError(
+            error.code, error.message, where=error.where, hint="arguments of the script itself follow after --"
+        )
 
     def _request(self) -> TraceRequest:
         from foretrace.inputs.script.routing import parse_routing

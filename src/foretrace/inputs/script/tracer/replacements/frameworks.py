@@ -36,6 +36,7 @@ def install(
     _install_threads(patches, recorder)
     _install_recurrences(patches, notes)
     _install_initialisers(patches)
+    _install_loaders(patches)
 
 
 class _Shards(list[torch.Tensor]):
@@ -283,6 +284,20 @@ def _install_recurrences(patches: Patches, notes: list[Diagnostic]) -> None:
 
     for kind in (nn.RNN, nn.LSTM, nn.GRU):
         patches.set(kind, "forward", warning(kind.forward))
+
+
+def _install_loaders(patches: Patches) -> None:
+    """Lets the workers of a data loader make batches of large tensors, which have no data to share."""
+    from torch.utils.data._utils import collate
+
+    plain = collate.collate_tensor_fn
+
+    def collate_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return torch.stack(batch, 0) if is_simulated(batch[0]) else plain(batch, collate_fn_map=collate_fn_map)
+
+    kinds = collate.default_collate_fn_map
+    patches.on_undo(lambda: kinds.update({torch.Tensor: plain}))
+    kinds[torch.Tensor] = collate_tensors
 
 
 def _install_initialisers(patches: Patches) -> None:

@@ -151,8 +151,14 @@ class GroupBook:
 
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
         patches.on_undo(lambda: dist.Backend._plugins.pop(BACKEND.upper(), None))
+        patches.on_undo(self._end_groups)
         self._install_setup(patches)
         _install_objects(patches, self)
+
+    def _end_groups(self) -> None:
+        """Ends groups that the script left, so that the process can make others."""
+        if dist.is_initialized() and isinstance(c10d._get_default_group(), RecordedGroup):
+            dist.destroy_process_group()
 
     def _install_setup(self, patches: Patches) -> None:
         start, new = dist.init_process_group, dist.new_group
