@@ -316,6 +316,22 @@ def test_a_step_has_every_optimizer() -> None:
     assert _optimizer_ops(_recorded(iterate)) == 4
 
 
+@pytest.mark.parametrize("iterations", [4, 40])
+def test_an_optimizer_that_never_steps_does_not_join_steps(iterations: int) -> None:
+    with TraceSession(0, 1) as session:
+        model = nn.Linear(8, 8).cuda()
+        kept = [torch.optim.SGD(model.parameters(), lr=0.1, foreach=True) for _ in range(2)]
+        try:
+            for _ in range(iterations):
+                model(_on_gpu(4, 8)).sum().backward()
+                kept[0].step()
+        except TraceComplete:
+            pass
+    recording = session.recording()
+    assert (recording.first_step, len(recording.steps)) == (1, 1)
+    assert _optimizer_ops(recording) == 1
+
+
 def test_optimizers_step_in_the_backward_or_not_at_all() -> None:
     parts: dict[str, Any] = {}
 

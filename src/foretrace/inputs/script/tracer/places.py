@@ -36,7 +36,8 @@ class StepPlaces:
     """Follows modules, backward passes and optimizer steps of a script.
 
     A step ends with the last `Optimizer.step` before the next forward pass, once every optimizer of the script has
-    stepped, or one has stepped `MAX_REPEATS` times. In a script without optimizers a step ends where the next forward
+    stepped. Optimizers that have not stepped while one has stepped `MAX_REPEATS` times, or that never step, are left
+    out, also of the steps before. In a script without optimizers a step ends where the next forward
     pass follows a backward. `last_step` is the number of the last step
     to record, from 0; when it has ended, `TraceComplete` is raised where the next forward begins.
 
@@ -61,10 +62,13 @@ class StepPlaces:
         self._path: dict[int, int] = {}
         self._stack: list[int] = []
         self._backward_depth = self._backwards = self._forwards = 0
+        self._keeps_graph = False
         self._optimizing = 0
         self._clipping = 0
         self._stepped: int | None = None
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._ever_stepped: set[int] = set()
+        self._ended_parts: list[int] = []
         self._steps_of: Counter[int] = Counter()
         # The module of a backward node is that which was running when the node got its sequence number.
         self._since: list[int] = [0]
@@ -88,7 +92,7 @@ class StepPlaces:
         if not self._backward_depth:
             return Place(Phase.FORWARD, module, max(self._forwards - 1, 0))
         microbatch = self._backwards - 1
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and (self._stack or not self._keeps_graph):
             return Place(Phase.RECOMPUTE, module, microbatch)
         node = torch._C._current_autograd_node()
         if node is not None and not self._stack:
@@ -126,9 +130,21 @@ class StepPlaces:
     def finish_step(self) -> None:
         """Ends the step that the last optimizer step closed."""
         self._end_without_optimizer()
+        if any(id(optimizer) not in self._ever_stepped for optimizer in self._optimizers):
+            self._leave_out()
+        self._end_step()
+
+    def _end_step(self) -> None:
         if self._stepped is not None:
             self.ends.append(self._stepped)
             self._stepped = None
+        self._ended_parts.clear()
+
+    def _leave_out(self) -> None:
+        """Leaves out optimizers that do not step; parts that they were awaited in are steps of their own."""
+        for optimizer in [optimizer for optimizer in self._optimizers if id(optimizer) not in self._steps_of]:
+            self._optimizers.discard(optimizer)
+        self.ends += self._ended_parts
 
     def _install_modules(self, patches: Patches) -> None:
         call = nn.Module._call_impl
@@ -148,6 +164,8 @@ class StepPlaces:
             self._end_without_optimizer()
             if self._stepped is not None and self._all_stepped():
                 self._next_step()
+            elif self._stepped is not None and self._stepped not in self._ended_parts[-1:]:
+                self._ended_parts.append(self._stepped)
             self._forwards += 1
             self.on_input((args, kwargs))
         number = self._path.get(id(module))
@@ -163,6 +181,7 @@ class StepPlaces:
 
     def _all_stepped(self) -> bool:
         if max(self._steps_of.values(), default=0) >= MAX_REPEATS:
+            self._leave_out()
             return True
         return all(id(optimizer) in self._steps_of for optimizer in self._optimizers)
 
@@ -197,14 +216,19 @@ class StepPlaces:
     def _install_engine(self, patches: Patches) -> None:
         run = torch.autograd._engine_run_backward
 
+        def keeps_graph(*args: Any, create_graph: bool = False, **_: Any) -> bool:
+            return bool(args[3]) if len(args) > 3 else create_graph
+
         def counted(*args: Any, **kwargs: Any) -> Any:
             if not self._backward_depth:
                 self._backwards += 1
             self._backward_depth += 1
+            before, self._keeps_graph = self._keeps_graph, keeps_graph(*args, **kwargs)
             try:
                 return run(*args, **kwargs)
             finally:
                 self._backward_depth -= 1
+                self._keeps_graph = before
 
         patches.set(torch.autograd, "_engine_run_backward", counted)
         patches.set(torch.autograd.graph, "_engine_run_backward", counted)
@@ -227,6 +251,7 @@ class StepPlaces:
             self._stepped = self._log.next_number
             self.on_step_end(len(self.ends) + 1)
             self._steps_of[id(optimizer)] += 1
+            self._ever_stepped.add(id(optimizer))
 
         patches.set(torch.optim.Optimizer, "__init__", made)
         patches.on_undo(register_optimizer_step_pre_hook(begins).remove)
@@ -244,7 +269,8 @@ class StepPlaces:
         patches.set(torch.nn.utils.clip_grad, "clip_grad_norm_", clipped)
 
     def _next_step(self) -> None:
-        self.finish_step()
+        self._end_without_optimizer()
+        self._end_step()
         self._steps_of.clear()
         self._backwards = self._forwards = 0
         if len(self.ends) > self._last_step:

@@ -17,7 +17,7 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.routing import Routing
-from foretrace.inputs.script.tracer import composites, cuda, frameworks, routers, tensors
+from foretrace.inputs.script.tracer import composites, cuda, frameworks, routers, tensors, unknown
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.groups import GroupBook, environment
@@ -60,13 +60,13 @@ class TraceSession:
         self.recorder = Recorder(self.log, self.storages)
         self.groups = GroupBook(self.recorder, rank, world)
         self.places = StepPlaces(self.log, steps[1])
-        self._first_step = steps[0]
+        self._first_step, self._last_step = steps
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
         self._unknown, self._routing = unknown, routing or Routing()
         self._tally = CallTally(self.recorder)
         self._parameters = self._whole_parameters = 0
-        self._tokens: Counter[int] = Counter()
+        self._tokens: list[tuple[int, int]] = []
         self._optimizers: set[int] = set()
         self._lost_before: Counter[str] = Counter()
 
@@ -80,6 +80,7 @@ class TraceSession:
             self.patches, self.log, self.storages, self.rank % min(self.gpus, self.world), min(self.gpus, self.world)
         )
         tensors.install(self.patches, self.recorder)
+        unknown.install(self.patches)
         self.groups.install(self.patches)
         composites.install(self.patches, self.recorder)
         frameworks.install(self.patches, self.recorder, self.places, self.mailbox, self.notes)
@@ -104,7 +105,7 @@ class TraceSession:
         self.places.finish_step()
         ends = self.places.ends
         first = min(self._first_step, max(len(ends) - 1, 0))
-        steps = list(zip([0, *ends], ends, strict=False))[first:]
+        steps = list(zip([0, *ends], ends, strict=False))[first : self._last_step + 1]
         return RankRecording(
             rank=self.rank,
             world=self.world,
@@ -118,7 +119,7 @@ class TraceSession:
             storages=self.storages.finished(),
             parameters=self._parameters,
             whole_parameters=self._whole_parameters,
-            tokens=self._tokens[len(ends) - 1],
+            tokens=self._tokens_of(steps[-1]) if steps else 0,
             torch_version=str(torch.__version__),
             diagnostics=[*self.notes, *self._lost(), *UnknownNumber.noted.values()],
         )
@@ -163,8 +164,12 @@ class TraceSession:
         args, kwargs = given
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
-                self._tokens[len(self.places.ends)] += value.numel()
+                self._tokens.append((self.log.next_number, value.numel()))
                 return
+
+    def _tokens_of(self, step: tuple[int, int]) -> int:
+        """Returns the tokens that a step was given, by the numbers of its first event and of that after its last."""
+        return sum(tokens for event, tokens in self._tokens if step[0] <= event < step[1])
 
 
 def _restore_environment(variables: dict[str, str]) -> None:

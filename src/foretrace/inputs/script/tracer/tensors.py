@@ -13,6 +13,7 @@ from foretrace.inputs.script.tracer.dispatch import Recorder, plan_of, tensors_i
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.storages import CPU, META, SHADOW_ELEMENTS, is_simulated
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
+from foretrace.program.columns import Phase
 
 
 class Generator(torch.Generator):
@@ -480,6 +481,8 @@ def _install_dynamic(recorder: Recorder) -> None:
             log.copy(args[0].element_size(), to_host=True, blocking=True)
         if values is not None:
             return values.item()
+        if args[0].dtype is torch.bool and torch.is_anomaly_enabled() and log.place().phase is Phase.BACKWARD:
+            return False  # anomaly mode looks for NaN after each node of the backward
         return UnknownNumber.make("a value of a tensor").settled()
 
     def selected(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

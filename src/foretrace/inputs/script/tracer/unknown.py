@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from collections.abc import Callable
+from functools import wraps
 from types import FrameType
 from typing import Any, ClassVar, Final
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.script.tracer.patches import Patches
 
 _OWN: Final = ("/foretrace/inputs/script/tracer/", "/torch/", "<frozen")
 
@@ -130,6 +133,30 @@ def _combine(name: str) -> Callable[..., Any]:
 
     del name
     return combined
+
+
+_MATH: Final = (
+    "acos acosh asin asinh atan atan2 atanh cbrt copysign cos cosh degrees dist erf erfc exp exp2 expm1 fabs fmod "
+    "fsum gamma hypot ldexp lgamma log log10 log1p log2 pow prod radians sin sinh sqrt sumprod tan tanh"
+)
+
+
+def install(patches: Patches) -> None:
+    """Makes functions of `math` return unknown numbers for such; they would read the assumed one unseen."""
+    for name in _MATH.split():
+        if hasattr(math, name):  # Python 3.12 has more of them
+            patches.set(math, name, _through(getattr(math, name)))
+
+
+def _through(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            if isinstance(value, UnknownNumber):
+                return UnknownNumber.make(value.what)
+        return function(*args, **kwargs)
+
+    return computed
 
 
 for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
