@@ -48,6 +48,7 @@ class StepPlaces:
         on_optimizer: Called with each optimizer after its step.
         on_step_end: Called with the number of steps that may have ended by now.
         on_input: Called with the arguments of an outermost module.
+        on_caught: Called where the script goes on though `TraceComplete` was raised, since it catches everything.
     """
 
     def __init__(self, log: EventLog, last_step: int) -> None:
@@ -58,6 +59,8 @@ class StepPlaces:
         self.on_optimizer: Callable[[torch.optim.Optimizer], None] = lambda _: None
         self.on_step_end: Callable[[int], None] = lambda _: None
         self.on_input: Callable[[Any], None] = lambda _: None
+        self.on_caught: Callable[[], None] = lambda: None
+        self._complete = False
         self._number: dict[str, int] = {}
         self._path: dict[int, int] = {}
         self._stack: list[int] = []
@@ -274,4 +277,7 @@ class StepPlaces:
         self._steps_of.clear()
         self._backwards = self._forwards = 0
         if len(self.ends) > self._last_step:
+            if self._complete:
+                self.on_caught()
+            self._complete = True
             raise TraceComplete

@@ -25,7 +25,7 @@ from foretrace.inputs.script.tracer.mailbox import Mailbox
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.places import StepPlaces
 from foretrace.inputs.script.tracer.storages import Storages
-from foretrace.inputs.script.tracer.unknown import UnknownNumber
+from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
 from foretrace.program.columns import Category
 
 
@@ -73,6 +73,8 @@ class TraceSession:
     def __enter__(self) -> Self:
         UnknownNumber.assumed = self._unknown
         UnknownNumber.noted.clear()
+        UnknownNumber.decisions.clear()
+        CannotTrace.count = 0
         environ = dict(os.environ)
         os.environ.update(environment(self.rank, self.world, self.gpus))
         self.patches.on_undo(partial(_restore_environment, environ))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from types import FrameType
@@ -16,16 +17,29 @@ from foretrace.inputs.script.tracer.patches import Patches
 _OWN: Final = ("/foretrace/inputs/script/tracer/", "/torch/", "<frozen")
 
 
+MAX_CAUGHT: Final = 100
+"""How often a script may go on where it cannot be traced."""
+MAX_DECISIONS: Final = 10_000
+"""How often a script may decide by an unknown number at one line; more is a loop that such a number never ends."""
+
+
 class CannotTrace(BaseException):
     """Ends a script that cannot be traced: it needs something that a trace does not have.
 
-    It is no `Exception`, so that a script does not catch it.
+    It is no `Exception`, so that a script does not catch it. One that catches everything is ended by `on_caught`, which
+    is called with every such error after the first `MAX_CAUGHT`.
     """
+
+    count: ClassVar[int] = 0
+    on_caught: ClassVar[Callable[[CannotTrace], None] | None] = None
 
     def __init__(self, code: str, message: str, hint: str, where: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.hint = code, message, hint
         self.where = where or script_line()
+        CannotTrace.count += 1
+        if CannotTrace.count > MAX_CAUGHT and CannotTrace.on_caught is not None:
+            CannotTrace.on_caught(self)
 
 
 def script_line() -> str:
@@ -62,6 +76,7 @@ class UnknownNumber(float):
 
     assumed: ClassVar[float | None] = None
     noted: ClassVar[dict[str, Diagnostic]] = {}
+    decisions: ClassVar[Counter[str]] = Counter()
     what: str
 
     @classmethod
@@ -82,6 +97,13 @@ class UnknownNumber(float):
                 "--unknown NUMBER says what to take for such numbers, for example --unknown 1",
             )
         line = script_line()
+        self.decisions[line] += 1
+        if self.decisions[line] > MAX_DECISIONS:
+            raise CannotTrace(
+                "needs-value",
+                f"the script decided {MAX_DECISIONS:,} times by {self.what}, taken to be {self.assumed:g}",
+                "a loop that waits for another number needs a limit, or another --unknown",
+            )
         text = f"{self.what} is taken to be {self.assumed:g} where the script decides by it"
         self.noted.setdefault(line, Diagnostic("note", "assumed", text, line))
         return self.assumed
