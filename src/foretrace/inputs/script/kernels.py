@@ -8,7 +8,7 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, listed
 from foretrace.inputs.script.recording import KernelLaunch, RankRecording, Signature
-from foretrace.inputs.torch_ops.shapes import is_known, kernels_of
+from foretrace.inputs.torch_ops.shapes import is_known, is_product, kernels_of
 from foretrace.inputs.torch_ops.tensors import Tensor
 from foretrace.program.kernels import Kernel, Stream, kernels_text
 
@@ -40,6 +40,11 @@ def launch_counts(recording: RankRecording) -> list[int]:
     ]
 
 
+def _is_guessed(op: str, kernels: tuple[tuple[int, Kernel], ...]) -> bool:
+    """Whether kernels are a pass over the tensors since nothing else is known, as of a product in double precision."""
+    return not is_known(op) or (is_product(op) and not any(kernel.flops for _, kernel in kernels))
+
+
 def unknown_ops(recordings: Iterable[RankRecording]) -> Diagnostic | None:
     """Returns a warning that names the ops that are not known and how often they run; None where all are known."""
     runs: Counter[str] = Counter()
@@ -48,7 +53,7 @@ def unknown_ops(recordings: Iterable[RankRecording]) -> Diagnostic | None:
         unknown = {
             number
             for number, signature in enumerate(recording.signatures)
-            if not is_known(signature.op) and kernels_of_signature(signature)
+            if (kernels := kernels_of_signature(signature)) and _is_guessed(signature.op, kernels)
         }
         launches = (event.signature for event in recording.events if isinstance(event, KernelLaunch))
         runs.update(names[number] for number in launches if number in unknown)

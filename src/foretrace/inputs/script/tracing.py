@@ -19,7 +19,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.files import is_restricted
 from foretrace.basics.processes import say
 from foretrace.basics.progress import doing
-from foretrace.inputs.script.recording import RankRecording
+from foretrace.inputs.script.recording import RankRecording, last_lines
 from foretrace.inputs.script.roles import TracedJob, partners, ranks_text, with_roles
 from foretrace.inputs.script.routing import BALANCED, Routing
 
@@ -27,6 +27,8 @@ MIN_TORCH: Final = (2, 11)
 """The first version of PyTorch that scripts are traced with."""
 MAX_SHOWN_LINES: Final = 20
 """Lines of what a failed script printed that are shown."""
+MAX_SHOWN_CHARACTERS: Final = 2000
+"""Characters of such a line that are shown."""
 MAX_AT_ONCE: Final = 4
 """Ranks that are traced at once on each core, unless they wait for each other."""
 
@@ -66,6 +68,15 @@ def trace_script(request: TraceRequest) -> TracedJob:
     if is_restricted():
         raise InputError("script-not-run", "scripts of others are not run", where=request.script)
     check_torch()
+    try:
+        return _trace_in_folder(request)
+    except OSError as error:
+        problem = f"the tracer cannot use the folder for temporary files: {error.strerror or error}"
+        hint = "set TMPDIR to a folder that may be written to and that has room"
+        raise InputError("unwritable-file", problem, where=tempfile.gettempdir(), hint=hint) from None
+
+
+def _trace_in_folder(request: TraceRequest) -> TracedJob:
     with tempfile.TemporaryDirectory(prefix="foretrace-trace-") as name:
         folder = Path(name)
         traced: dict[int, RankRecording] = {}
@@ -93,6 +104,7 @@ def check_torch() -> None:
 def _trace_ranks(request: TraceRequest, ranks: Sequence[int], folder: Path) -> dict[int, RankRecording]:
     """Traces ranks in processes; returns their recordings, and those of ranks that they waited for."""
     stored = {
+        "parent": os.getpid(),
         "script": request.script,
         "arguments": list(request.arguments),
         "world": request.world,
@@ -148,12 +160,12 @@ def _raise_first_error(folder: Path) -> None:
     if first["code"] == "script-failed":
         _show_last_lines(folder / f"rank-{first['rank']}.out")
     if "  File " in first["traceback"]:  # otherwise the traceback has no line of the script
-        say(first["traceback"].rstrip())
+        for line in first["traceback"].rstrip().splitlines():
+            say(line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}…")
     raise InputError(first["code"], first["message"], where=first["where"], hint=first["hint"])
 
 
 def _show_last_lines(path: Path) -> None:
     """Writes the last lines that a script printed to stderr."""
-    text = path.read_text(errors="replace") if path.exists() else ""
-    for line in text.rstrip().splitlines()[-MAX_SHOWN_LINES:]:
-        say(line)
+    for line in last_lines(path, MAX_SHOWN_LINES):
+        say(line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}…")

@@ -71,6 +71,12 @@ def is_known(op_name: str) -> bool:
     return op in FACTORS or op in _GROUPED or op in SIGNATURES or op in CONVOLUTIONS or is_stream(op)
 
 
+def is_product(op_name: str) -> bool:
+    """Whether an op multiplies matrices."""
+    op = plain_name(op_name)
+    return op in FACTORS or op in _GROUPED
+
+
 def _is_in_place(op_name: str) -> bool:
     return op_name.partition(".")[0].endswith("_")
 

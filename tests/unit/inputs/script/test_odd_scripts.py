@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from foretrace.basics.errors import InputError  # noqa: E402
 from foretrace.inputs.script.recording import KernelLaunch, RankRecording  # noqa: E402
+from foretrace.inputs.script.tracer import unknown  # noqa: E402
 from foretrace.inputs.script.tracer.places import TraceComplete  # noqa: E402
 from foretrace.inputs.script.tracer.session import TraceSession  # noqa: E402
-from foretrace.inputs.script.tracer.unknown import CannotTrace  # noqa: E402
+from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber  # noqa: E402
 from foretrace.inputs.script.tracing import TraceRequest, trace_script  # noqa: E402
 from foretrace.program.columns import Phase  # noqa: E402
 
@@ -314,6 +315,84 @@ def test_a_step_has_every_optimizer() -> None:
         parts["generator optimizer"].step()
 
     assert _optimizer_ops(_recorded(iterate)) == 4
+
+
+@pytest.mark.parametrize("iterations", [4, 40])
+def test_an_optimizer_that_never_steps_does_not_join_steps(iterations: int) -> None:
+    with TraceSession(0, 1) as session:
+        model = nn.Linear(8, 8).cuda()
+        kept = [torch.optim.SGD(model.parameters(), lr=0.1, foreach=True) for _ in range(2)]
+        try:
+            for _ in range(iterations):
+                model(_on_gpu(4, 8)).sum().backward()
+                kept[0].step()
+        except TraceComplete:
+            pass
+    recording = session.recording()
+    assert (recording.first_step, len(recording.steps)) == (1, 1)
+    assert _optimizer_ops(recording) == 1
+
+
+CATCHES_EVERYTHING = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    try:
+        loss = model(torch.randn(4, 8, device="cuda")).sum()
+        loss.backward()
+        {decides}
+        optimizer.step()
+    except:
+        continue
+"""
+
+
+def test_scripts_that_catch_everything_are_ended(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CATCHES_EVERYTHING.format(decides=""), encoding="utf-8")
+    assert len(trace_script(TraceRequest(str(path))).recordings[0].steps) == 1
+    path.write_text(CATCHES_EVERYTHING.format(decides="assert loss.item() < 10"), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        trace_script(TraceRequest(str(path)))
+    assert caught.value.code == "needs-value"
+
+
+@pytest.mark.usefixtures("session")
+def test_a_loop_that_an_assumed_number_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnknownNumber, "assumed", 2.0)
+    monkeypatch.setattr(unknown, "MAX_DECISIONS", 5)
+    with pytest.raises(CannotTrace):
+        while _on_gpu(4).norm() > 1:
+            pass
+
+
+@pytest.mark.usefixtures("session")
+def test_functions_of_unknown_numbers_are_unknown() -> None:
+    with pytest.raises(CannotTrace):
+        assert math.exp(_on_gpu(4).sum().item()) > 1
+
+
+def test_the_backward_of_a_graph_that_is_kept_is_no_recomputation(session: TraceSession) -> None:
+    model = nn.Linear(8, 8).cuda()
+    grads = torch.autograd.grad(model(_on_gpu(4, 8)).sum(), list(model.parameters()), create_graph=True)
+    assert len(grads) == 2
+    assert _phases(session) == {Phase.FORWARD, Phase.BACKWARD}
+
+
+@pytest.mark.usefixtures("session")
+def test_anomaly_mode_finds_no_nan() -> None:
+    model = nn.Linear(8, 8).cuda()
+    with torch.autograd.detect_anomaly():
+        model(_on_gpu(4, 8)).sum().backward()
+
+
+@pytest.mark.usefixtures("session")
+def test_a_model_moves_while_a_graph_holds_its_weights() -> None:
+    model = nn.utils.weight_norm(nn.Linear(8, 8)).cuda()
+    _step(model, model(_on_gpu(4, 8)).sum())
+    assert model.weight_g.is_cuda
+    assert model.weight_g.grad.is_cuda
 
 
 def test_optimizers_step_in_the_backward_or_not_at_all() -> None:

@@ -36,9 +36,10 @@ class StepPlaces:
     """Follows modules, backward passes and optimizer steps of a script.
 
     A step ends with the last `Optimizer.step` before the next forward pass, once every optimizer of the script has
-    stepped, or one has stepped `MAX_REPEATS` times. In a script without optimizers a step ends where the next forward
-    pass follows a backward. `last_step` is the number of the last step to record, from 0. After it, the next forward
-    pass raises `TraceComplete`.
+    stepped. Optimizers that have not stepped while one has stepped `MAX_REPEATS` times, or that never step, are left
+    out, also of the steps before. In a script without optimizers a step ends where the next forward pass follows a
+    backward. `last_step` is the number of the last step to record, from 0. After it, the next forward pass raises
+    `TraceComplete`.
 
     Attributes:
         modules: Paths of modules, which places refer to by number.
@@ -47,6 +48,7 @@ class StepPlaces:
         on_optimizer: Called with each optimizer after its step.
         on_step_end: Called with the number of steps that have ended if no further optimizer steps.
         on_input: Called with the positional and the keyword arguments of an outermost module.
+        on_caught: Called where the script goes on though `TraceComplete` was raised, since it catches everything.
     """
 
     def __init__(self, log: EventLog, last_step: int) -> None:
@@ -57,14 +59,19 @@ class StepPlaces:
         self.on_optimizer: Callable[[torch.optim.Optimizer], None] = lambda _: None
         self.on_step_end: Callable[[int], None] = lambda _: None
         self.on_input: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda *_: None
+        self.on_caught: Callable[[], None] = lambda: None
+        self._complete = False
         self._number: dict[str, int] = {}
         self._path: dict[int, int] = {}
         self._stack: list[int] = []
         self._backward_depth = self._backwards = self._forwards = 0
+        self._keeps_graph = False
         self._optimizing = 0
         self._clipping = 0
         self._stepped: int | None = None
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._ever_stepped: set[int] = set()
+        self._ended_parts: list[int] = []
         self._steps_of: Counter[int] = Counter()
         # The module of a backward node is that which was running when the node got its sequence number.
         self._first_numbers: list[int] = [0]
@@ -88,7 +95,7 @@ class StepPlaces:
         if not self._backward_depth:
             return Place(Phase.FORWARD, module, max(self._forwards - 1, 0))
         microbatch = self._backwards - 1
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and (self._stack or not self._keeps_graph):
             return Place(Phase.RECOMPUTE, module, microbatch)
         node = torch._C._current_autograd_node()
         if node is not None and not self._stack:
@@ -126,9 +133,21 @@ class StepPlaces:
     def finish_step(self) -> None:
         """Ends the step where the optimizer stepped last."""
         self._end_without_optimizer()
+        if any(id(optimizer) not in self._ever_stepped for optimizer in self._optimizers):
+            self._leave_out()
+        self._end_step()
+
+    def _end_step(self) -> None:
         if self._stepped is not None:
             self.ends.append(self._stepped)
             self._stepped = None
+        self._ended_parts.clear()
+
+    def _leave_out(self) -> None:
+        """Leaves out optimizers that do not step; parts that they were awaited in are steps of their own."""
+        for optimizer in [optimizer for optimizer in self._optimizers if id(optimizer) not in self._steps_of]:
+            self._optimizers.discard(optimizer)
+        self.ends += self._ended_parts
 
     def _install_modules(self, patches: Patches) -> None:
         call = nn.Module._call_impl
@@ -148,6 +167,8 @@ class StepPlaces:
             self._end_without_optimizer()
             if self._stepped is not None and self._all_stepped():
                 self._next_step()
+            elif self._stepped is not None and self._stepped not in self._ended_parts[-1:]:
+                self._ended_parts.append(self._stepped)
             self._forwards += 1
             self.on_input(args, kwargs)
         number = self._path.get(id(module))
@@ -163,6 +184,7 @@ class StepPlaces:
 
     def _all_stepped(self) -> bool:
         if max(self._steps_of.values(), default=0) >= MAX_REPEATS:
+            self._leave_out()
             return True
         return all(id(optimizer) in self._steps_of for optimizer in self._optimizers)
 
@@ -197,14 +219,19 @@ class StepPlaces:
     def _install_engine(self, patches: Patches) -> None:
         run = torch.autograd._engine_run_backward
 
+        def keeps_graph(*args: Any, create_graph: bool = False, **_: Any) -> bool:
+            return bool(args[3]) if len(args) > 3 else create_graph
+
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if not self._backward_depth:
                 self._backwards += 1
             self._backward_depth += 1
+            before, self._keeps_graph = self._keeps_graph, keeps_graph(*args, **kwargs)
             try:
                 return run(*args, **kwargs)
             finally:
                 self._backward_depth -= 1
+                self._keeps_graph = before
 
         patches.set(torch.autograd, "_engine_run_backward", run_backward)
         patches.set(torch.autograd.graph, "_engine_run_backward", run_backward)
@@ -227,6 +254,7 @@ class StepPlaces:
             self._stepped = self._log.next_number
             self.on_step_end(len(self.ends) + 1)
             self._steps_of[id(optimizer)] += 1
+            self._ever_stepped.add(id(optimizer))
 
         patches.set(torch.optim.Optimizer, "__init__", init_optimizer)
         patches.on_undo(register_optimizer_step_pre_hook(begin_step).remove)
@@ -244,8 +272,12 @@ class StepPlaces:
         patches.set(torch.nn.utils.clip_grad, "clip_grad_norm_", clip_gradients)
 
     def _next_step(self) -> None:
-        self.finish_step()
+        self._end_without_optimizer()
+        self._end_step()
         self._steps_of.clear()
         self._backwards = self._forwards = 0
         if len(self.ends) > self._last_step:
+            if self._complete:
+                self.on_caught()
+            self._complete = True
             raise TraceComplete

@@ -17,6 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
+from foretrace.basics.processes import end_with
+from foretrace.inputs.script.recording import last_lines
 from foretrace.inputs.script.routing import Routing
 from foretrace.inputs.script.tracer.mailbox import Mailbox, requested_ranks
 from foretrace.inputs.script.tracer.places import TraceComplete
@@ -33,6 +35,7 @@ def main(folder: Path) -> None:
     waiting: list[int] = list(request["ranks"])
     started: set[int] = set()
     running: dict[int, int] = {}
+    end_with(request["parent"])
     while waiting or running:
         needed = [rank for rank in requested_ranks(folder) if rank not in started]
         room = request["workers"] - len(running)
@@ -46,11 +49,12 @@ def main(folder: Path) -> None:
 
 
 def _fork(folder: Path, request: dict[str, Any], rank: int) -> int:
-    process = os.fork()
+    own, process = os.getpid(), os.fork()
     if process:
         return process
     code = 1
     try:
+        end_with(own)
         _redirect(folder / f"rank-{rank}.out")
         code = _trace(folder, request, rank)
     except BaseException as error:
@@ -95,6 +99,15 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
         routing=Routing(request["exponent"], tuple(map(tuple, request["shares"]))),
         mailbox=Mailbox(rank, folder),
     )
+
+    def finish() -> None:
+        _store(folder, session)
+        os._exit(0)
+
+    def refuse(error: CannotTrace) -> None:
+        os._exit(_store_error(folder, rank, error.code, error.message, error.where, error.hint))
+
+    session.places.on_caught, CannotTrace.on_caught = finish, refuse
     try:
         with session:
             try:
@@ -108,17 +121,24 @@ def _trace(folder: Path, request: dict[str, Any], rank: int) -> int:
         return _store_error(folder, rank, error.code, error.message, error.where, error.hint)
     except BaseException as error:
         return _store_exception(folder, rank, error)
-    unfinished = folder / f"rank-{rank}.part"
-    unfinished.write_bytes(pickle.dumps(session.recording(), protocol=pickle.HIGHEST_PROTOCOL))
-    unfinished.replace(folder / f"rank-{rank}.recording")
+    _store(folder, session)
     return 0
+
+
+def _store(folder: Path, session: TraceSession) -> None:
+    """Writes the recording of a rank."""
+    unfinished = folder / f"rank-{session.rank}.part"
+    unfinished.write_bytes(pickle.dumps(session.recording(), protocol=pickle.HIGHEST_PROTOCOL))
+    unfinished.replace(folder / f"rank-{session.rank}.recording")
 
 
 def _exit_text(code: Any, output: Path) -> str:
     """Returns how a script ended, with the last line that it printed, where argparse states which argument is wrong."""
     sys.stdout.flush()
     sys.stderr.flush()
-    lines = output.read_text(errors="replace").strip().splitlines()
+    lines = last_lines(output, 1)
+    if isinstance(code, str):
+        return f"the script ended: {code}"
     return f"the script ended with exit code {code}" + (f": {lines[-1]}" if lines else "")
 
 
@@ -152,7 +172,9 @@ def _store_error(
 ) -> int:
     """Stores the error of a rank, and returns the exit code of its process."""
     stored = {"code": code, "message": message, "where": where, "hint": hint, "traceback": trace}
-    (folder / f"rank-{rank}.error").write_text(json.dumps(stored))
+    unfinished = folder / f"error-{rank}.part"
+    unfinished.write_text(json.dumps(stored))
+    unfinished.replace(folder / f"rank-{rank}.error")
     (folder / f"failed-{rank}").touch()
     return 1
 

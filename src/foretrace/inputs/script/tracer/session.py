@@ -17,6 +17,7 @@ import torch._dynamo  # before anything is replaced: it looks at functions by id
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.routing import Routing
+from foretrace.inputs.script.tracer import unknown
 from foretrace.inputs.script.tracer.dispatch import Recorder
 from foretrace.inputs.script.tracer.events import EventLog
 from foretrace.inputs.script.tracer.mailbox import Mailbox
@@ -35,7 +36,7 @@ from foretrace.inputs.script.tracer.replacements import (
 )
 from foretrace.inputs.script.tracer.replacements.groups import GroupBook, environment
 from foretrace.inputs.script.tracer.storages import Storages
-from foretrace.inputs.script.tracer.unknown import UnknownNumber
+from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber
 from foretrace.program.columns import Category
 
 
@@ -70,19 +71,21 @@ class TraceSession:
         self.recorder = Recorder(self.log, self.storages)
         self.groups = GroupBook(self.recorder, rank, world)
         self.places = StepPlaces(self.log, steps[1])
-        self._first_step = steps[0]
+        self._first_step, self._last_step = steps
         self.mailbox = mailbox or Mailbox(rank, None)
         self.notes: list[Diagnostic] = []
         self._unknown, self._routing = unknown, routing or Routing()
         self._tally = CallTally(self.recorder)
         self._parameters = self._whole_parameters = 0
-        self._tokens: Counter[int] = Counter()
+        self._tokens: list[tuple[int, int]] = []
         self._optimizers: set[int] = set()
         self._lost_before: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         UnknownNumber.assumed = self._unknown
         UnknownNumber.noted.clear()
+        UnknownNumber.decisions.clear()
+        CannotTrace.count = 0
         environ = dict(os.environ)
         os.environ.update(environment(self.rank, self.world, self.gpus))
         self.patches.on_undo(partial(_restore_environment, environ))
@@ -91,6 +94,7 @@ class TraceSession:
         )
         tensors.install(self.patches, self.recorder)
         values.install(self.patches, self.recorder)
+        unknown.install(self.patches)
         self.groups.install(self.patches)
         functional.install(self.groups)
         composites.install(self.patches, self.recorder)
@@ -118,7 +122,7 @@ class TraceSession:
         self.places.finish_step()
         ends = self.places.ends
         first = min(self._first_step, max(len(ends) - 1, 0))
-        steps = list(zip([0, *ends], ends, strict=False))[first:]
+        steps = list(zip([0, *ends], ends, strict=False))[first : self._last_step + 1]
         return RankRecording(
             rank=self.rank,
             world=self.world,
@@ -132,7 +136,7 @@ class TraceSession:
             storages=self.storages.recorded_lives(),
             parameters=self._parameters,
             whole_parameters=self._whole_parameters,
-            tokens=self._tokens[len(ends) - 1],
+            tokens=self._tokens_of(steps[-1]) if steps else 0,
             torch_version=str(torch.__version__),
             diagnostics=[*self.notes, *self._lost(), *UnknownNumber.noted.values()],
         )
@@ -177,8 +181,12 @@ class TraceSession:
         """Counts the elements of the first matrix of integers among the inputs of a model."""
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
-                self._tokens[len(self.places.ends)] += value.numel()
+                self._tokens.append((self.log.next_number, value.numel()))
                 return
+
+    def _tokens_of(self, step: tuple[int, int]) -> int:
+        """Returns the tokens that a step was given, by the numbers of its first event and of that after its last."""
+        return sum(tokens for event, tokens in self._tokens if step[0] <= event < step[1])
 
 
 def _restore_environment(variables: dict[str, str]) -> None:

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
+from functools import wraps
 from types import FrameType
 from typing import Any, ClassVar, Final
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.script.tracer.patches import Patches
 
 _OWN: Final = ("/foretrace/inputs/script/tracer/", "/torch/", "<frozen")
+
+
+MAX_CAUGHT: Final = 100
+"""How often a script may go on where it cannot be traced."""
+MAX_DECISIONS: Final = 10_000
+"""How often a script may decide by an unknown number at one line; more is a loop that such a number never ends."""
 
 
 class CannotTrace(BaseException):
     """Ends a script that cannot be traced: it needs something that a trace does not have.
 
-    It is not an `Exception`, so that a script does not catch it.
+    It is not an `Exception`, so that a script does not catch it. One that catches everything is ended by `on_caught`,
+    which is called with every such error after the first `MAX_CAUGHT`.
     """
+
+    count: ClassVar[int] = 0
+    on_caught: ClassVar[Callable[[CannotTrace], None] | None] = None
 
     def __init__(self, code: str, message: str, hint: str, where: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.hint = code, message, hint
         self.where = where or script_line()
+        CannotTrace.count += 1
+        if CannotTrace.count > MAX_CAUGHT and CannotTrace.on_caught is not None:
+            CannotTrace.on_caught(self)
 
 
 def script_line() -> str:
@@ -61,6 +78,7 @@ class UnknownNumber(float):
 
     assumed: ClassVar[float | None] = None
     noted: ClassVar[dict[str, Diagnostic]] = {}
+    decisions: ClassVar[Counter[str]] = Counter()
     what: str
 
     @classmethod
@@ -81,6 +99,13 @@ class UnknownNumber(float):
                 "--unknown NUMBER says what to take for such numbers, for example --unknown 1",
             )
         line = script_line()
+        self.decisions[line] += 1
+        if self.decisions[line] > MAX_DECISIONS:
+            raise CannotTrace(
+                "needs-value",
+                f"the script decided {MAX_DECISIONS:,} times by {self.what}, taken to be {self.assumed:g}",
+                "a loop that waits for another number needs a limit, or another --unknown",
+            )
         text = f"{self.what} is taken to be {self.assumed:g} where the script decides by it"
         self.noted.setdefault(line, Diagnostic("note", "assumed", text, line))
         return self.assumed
@@ -128,6 +153,30 @@ def _compare(name: str) -> Callable[[UnknownNumber, Any], Any]:
 
 def _combine(number: UnknownNumber, *_: Any) -> UnknownNumber:
     return UnknownNumber.make(number.what)
+
+
+_MATH: Final = (
+    "acos acosh asin asinh atan atan2 atanh cbrt copysign cos cosh degrees dist erf erfc exp exp2 expm1 fabs fmod "
+    "fsum gamma hypot ldexp lgamma log log10 log1p log2 pow prod radians sin sinh sqrt sumprod tan tanh"
+)
+
+
+def install(patches: Patches) -> None:
+    """Makes functions of `math` return unknown numbers for such; they would read the assumed one unseen."""
+    for name in _MATH.split():
+        if hasattr(math, name):  # Python 3.12 has more of them
+            patches.set(math, name, _through(getattr(math, name)))
+
+
+def _through(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            if isinstance(value, UnknownNumber):
+                return UnknownNumber.make(value.what)
+        return function(*args, **kwargs)
+
+    return computed
 
 
 for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):

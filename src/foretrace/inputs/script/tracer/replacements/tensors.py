@@ -94,7 +94,7 @@ def _install_data(patches: Patches) -> None:
             made: Any = torch.nn.Parameter(value.detach(), tensor.requires_grad)
             if not isinstance(tensor, torch.nn.Parameter):
                 made = value.detach().requires_grad_(tensor.requires_grad)
-        torch.utils.swap_tensors(tensor, made)
+        _swap(tensor, made)
 
     def is_compatible(tensor: torch.Tensor, value: torch.Tensor) -> bool:
         moves = type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_simulated(tensor) != is_simulated(value)
@@ -102,6 +102,19 @@ def _install_data(patches: Patches) -> None:
 
     patches.set(torch.Tensor, "data", property(plain.__get__, set_data))
     patches.set(torch, "_has_compatible_shallow_copy_type", is_compatible)
+
+
+def _swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Makes a tensor another one of the same class.
+
+    A graph may hold the tensor of the host, as a weight norm's does that computes the weight before the model moves.
+    `torch.utils.swap_tensors` refuses that, and setting `data` on a GPU does not.
+    """
+    if tensor._use_count() <= 1:
+        torch.utils.swap_tensors(tensor, made)
+        return
+    tensor.__dict__, made.__dict__ = made.__dict__, tensor.__dict__
+    torch._C._swap_tensor_impl(tensor, made)
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:

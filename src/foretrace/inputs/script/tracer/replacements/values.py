@@ -12,6 +12,7 @@ from foretrace.inputs.script.tracer.op_plans import plan_of, tensors_in
 from foretrace.inputs.script.tracer.patches import Patches
 from foretrace.inputs.script.tracer.storages import META, SHADOW_ELEMENTS, is_simulated, tensor_bytes
 from foretrace.inputs.script.tracer.unknown import CannotTrace, UnknownNumber, asked_by
+from foretrace.program.columns import Phase
 
 
 def install(patches: Patches, recorder: Recorder) -> None:
@@ -187,6 +188,8 @@ def _install_dynamic(recorder: Recorder) -> None:
             log.copy(args[0].element_size(), to_host=True, blocking=True)
         if values is not None:
             return values.item()
+        if args[0].dtype is torch.bool and torch.is_anomaly_enabled() and log.place().phase is Phase.BACKWARD:
+            return False  # anomaly mode looks for NaN after each node of the backward
         return UnknownNumber.make("a value of a tensor").settled()
 
     def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
