@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.inputs.option_values import check_whole
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from foretrace.program.program import Program
 
 State = TypeVar("State")
+
+_running: Final = Lock()
+"""Held while a block is traced: traces within each other or of two threads would record each other's work."""
 
 
 class ScriptTrace:
@@ -51,6 +55,16 @@ class ScriptTrace:
         if self._session is not None:
             raise UsageError("usage", "a trace is of one block", hint="make another one with foretrace.trace")
         check_torch()
+        if not _running.acquire(blocking=False):
+            problem = "another trace is running in this process, and each replaces parts of PyTorch"
+            raise UsageError("usage", problem, hint="trace one after the other, or each in a process of its own")
+        try:
+            return self._enter()
+        except BaseException:
+            _running.release()
+            raise
+
+    def _enter(self) -> Self:
         self._environ = dict(os.environ)  # importing parts of PyTorch sets variables too
         from foretrace.inputs.script.routing import parse_routing
         from foretrace.inputs.script.tracer.session import TraceSession
@@ -78,8 +92,11 @@ class ScriptTrace:
         from foretrace.inputs.script.tracer.unknown import CannotTrace
 
         assert self._session is not None, "entered before"
-        self._session.__exit__(kind, error, trace)
-        self._restore_environ()
+        try:
+            self._session.__exit__(kind, error, trace)
+            self._restore_environ()
+        finally:
+            _running.release()
         if isinstance(error, CannotTrace):
             raise InputError(error.code, error.message, where=error.where, hint=error.hint) from None
         if error is not None and not isinstance(error, TraceComplete):

@@ -234,6 +234,11 @@ try:
         raise KeyError("mine")
 except KeyError:
     print("mine")
+try:
+    with foretrace.trace(world=1), foretrace.trace(world=2):
+        pass
+except foretrace.ForetraceError as error:
+    print(error.code)
 assert os.environ == before
 assert functions == [torch.cuda.synchronize, torch.randn, torch.nn.Module._call_impl, torch.save]
 assert torch.ones(2).sum().item() == 2
@@ -246,7 +251,7 @@ def test_code_of_the_calling_process_leaves_nothing_changed(tmp_path: Path) -> N
     path = write_script(tmp_path, IN_PROCESS)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["needs-value", "no-such-rank", "mine", "16", "0"]
+    assert done.stdout.split() == ["needs-value", "no-such-rank", "mine", "usage", "16", "0"]
 
 
 def test_every_code_of_the_tracer_is_listed() -> None:
