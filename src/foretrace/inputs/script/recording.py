@@ -7,8 +7,7 @@ of the rank: shapes of its local tensors, bytes of its own calls.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.profiler_trace.format.records import Inputs
@@ -243,15 +242,3 @@ class RankRecording:
     tokens: int = 0
     torch_version: str = ""
     diagnostics: list[Diagnostic] = field(default_factory=list)
-
-
-_MAX_TAIL_BYTES: Final = 1 << 16
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """Returns the last lines that a script printed to a file, of 64 KiB at most; [] without a file."""
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _MAX_TAIL_BYTES, 0))
-        return file.read().decode(errors="replace").rstrip().splitlines()[-count:]

@@ -19,7 +19,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.files import is_restricted
 from foretrace.basics.processes import say
 from foretrace.basics.progress import doing
-from foretrace.inputs.script.recording import RankRecording, last_lines
+from foretrace.inputs.script.recording import RankRecording
 from foretrace.inputs.script.roles import TracedJob, partners, ranks_text, with_roles
 from foretrace.inputs.script.routing import BALANCED, Routing
 
@@ -29,6 +29,8 @@ MAX_SHOWN_LINES: Final = 20
 """Lines of what a failed script printed that are shown."""
 MAX_SHOWN_CHARACTERS: Final = 2000
 """Characters of such a line that are shown."""
+_MAX_TAIL_BYTES: Final = 1 << 16
+
 MAX_AT_ONCE: Final = 4
 """Ranks that are traced at once on each core, unless they wait for each other."""
 
@@ -169,3 +171,12 @@ def _show_last_lines(path: Path) -> None:
     """Writes the last lines that a script printed to stderr."""
     for line in last_lines(path, MAX_SHOWN_LINES):
         say(line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}…")
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """Returns the last lines that a script printed to a file, of 64 KiB at most; [] without a file."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _MAX_TAIL_BYTES, 0))
+        return file.read().decode(errors="replace").rstrip().splitlines()[-count:]

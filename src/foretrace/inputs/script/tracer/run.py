@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from foretrace.basics.processes import end_with
-from foretrace.inputs.script.recording import last_lines
 from foretrace.inputs.script.routing import Routing
 from foretrace.inputs.script.tracer.mailbox import Mailbox, requested_ranks
 from foretrace.inputs.script.tracer.places import TraceComplete
 from foretrace.inputs.script.tracer.session import TraceSession
 from foretrace.inputs.script.tracer.unknown import CannotTrace
+from foretrace.inputs.script.tracing import last_lines
 
 _POLL_S: Final = 0.005
 _OWN: Final = str(Path(__file__).parents[3])
