@@ -11,19 +11,20 @@ from foretrace.inputs.torch_ops.multi_tensor import LISTS
 from foretrace.program.program import Source
 
 HOST_TIMES: Final = Source("host of PyTorch, from its calls", 0.7, 1.45)
-"""The source of the host's times. Two servers with the same GPU differed by up to 44 % for one script."""
+"""The source of the host's times. Steps of one script, `moe_loop`, took 139 to 191 ms of the host within one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
     """Seconds that the host takes for each kind of work.
 
-    The values follow from non-negative least squares on relative errors over whole steps of 21 scripts that the host
-    limits, measured on virtual servers with an H200 (`benchmarks/truth/h200_scripts.jsonl`). The mean error is 13 %,
-    and 16 % for a script that is left out of the fit. Two such servers differ by up to 44 % for one script, and two
-    runs on one server by up to 42 %: a host may be faster or slower by as much (see `pace`). The values of views,
-    further kernels, lists and waits come from bare launches of PyTorch's C++ code. Those of compiled regions were
-    fitted separately. Reads are lower than in the fit, since a step also waits for the kernels before each read.
+    Launches, Python calls, collectives and reads began as non-negative least squares on relative errors over whole
+    steps of scripts that the host limits (`benchmarks/truth/h200_scripts.jsonl`: all of `hosts`, `moe_loop` and
+    `small_eager` of `steps`, four of `more`) and were then rounded and set between two virtual servers with an H200,
+    by these same rows. They are no test of these constants. `benchmarks/traced_scripts.py --hosts` prints the errors.
+    The values of views, further kernels, lists and waits come from bare launches of PyTorch's C++ code; `compiled_s`
+    fits one compiled script. Reads are lower than in the fit, since a step also waits for the kernels before each
+    read.
 
     Attributes:
         launch_s: For an op that launches kernels, its node of the autograd graph included.
